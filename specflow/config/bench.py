@@ -1,0 +1,20 @@
+"""``bench``: plain and speculative decoding, alternating in one run."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from specflow.config.base import NOT_IN_KEY, Section
+from specflow.config.regenerate import Precision
+
+
+class BenchParams(Section):
+    prompts_per_kind: int | None = Field(default=None, ge=1, description="Held-out prompts per kind; none: all.")
+    max_new_tokens: int = Field(default=64, ge=1)
+    repeats: int = Field(default=1, ge=1, description="Times each prompt is decoded in each mode.")
+    warmup_prompts: int = Field(default=2, ge=0)
+    precision: Precision = Field(default="auto")
+    compare_transformers: bool = Field(
+        default=True, description="Also time transformers' own `generate` on some of the prompts."
+    )
+    threads: int | None = Field(default=None, ge=1, json_schema_extra=NOT_IN_KEY)

@@ -1,0 +1,22 @@
+"""``capture``: the target's features, into a Zarr store."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from specflow.config.base import NOT_IN_KEY, Section
+from specflow.config.regenerate import Precision
+
+
+class CaptureParams(Section):
+    layer_ids: tuple[int, ...] = Field(
+        min_length=1,
+        description="0-based decoder layers whose output is kept; unique, increasing, never the last layer.",
+    )
+    shard_tokens: int = Field(default=16384, ge=16, description="Tokens per shard, at least one document.")
+    batch_tokens: int = Field(default=2048, ge=16, description="Padded tokens per forward pass.")
+    precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")
+    probe_rows: int = Field(default=2, ge=0, description="Documents per shard recomputed alone as a check.")
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
+    )

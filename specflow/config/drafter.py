@@ -1,0 +1,55 @@
+"""``drafters``: one entry per drafter; the method decides which fields exist."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from specflow.config.base import NOT_IN_KEY, Section
+
+
+class TrainParams(Section):
+    steps: int = Field(default=1000, ge=1, description="Optimiser steps.")
+    documents_per_step: int = Field(default=4, ge=1, description="Documents in one step.")
+    anchors_per_document: int = Field(default=16, ge=1, description="Anchors sampled from one document per step.")
+    learning_rate: float = Field(default=6e-4, gt=0, description="Peak learning rate.")
+    warmup: float = Field(default=0.04, ge=0, le=1, description="Share of the steps with linear warm-up; then cosine.")
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = Field(default=(0.9, 0.95))
+    clip_norm: float = Field(default=1.0, gt=0, description="Global gradient norm limit.")
+    seed: int = Field(default=0)
+    initialise: Literal["target", "random"] = Field(
+        default="target", description="`target`: draft layers start as the target's last layers."
+    )
+    softmax_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Restrict the training softmax to the tokens that occur in the training answers plus the most "
+        "frequent others up to this number; none: the whole vocabulary.",
+    )
+    evaluate_every: int = Field(default=200, ge=1, description="Steps between held-out walks.")
+    evaluate_prompts: int = Field(default=16, ge=1, description="Held-out documents walked at each evaluation.")
+    checkpoint_every: int = Field(default=50, ge=1, description="Steps between checkpoints.", json_schema_extra=NOT_IN_KEY)
+    log_every: int = Field(default=10, ge=1, json_schema_extra=NOT_IN_KEY)
+    threads: int | None = Field(default=None, ge=1, json_schema_extra=NOT_IN_KEY)
+
+
+class DFlashParams(Section):
+    method: Literal["dflash"]
+    num_layers: int = Field(default=5, ge=1, description="Draft decoder layers.")
+    block_size: int = Field(default=16, ge=2, description="Rows of a block: the anchor and block_size - 1 proposals.")
+    layer_ids: tuple[int, ...] | None = Field(
+        default=None, description="Target layers read by the drafter; none: all that were captured."
+    )
+    mask_token: str | None = Field(
+        default=None, description="Token whose embedding marks a proposal row; none: chosen from the unused specials."
+    )
+    position_decay: float | None = Field(
+        default=None, gt=0, description="gamma of the loss weight exp(-(j-1)/gamma); none: 7/5/4 for blocks of 16/10/8."
+    )
+    train: TrainParams = TrainParams()
+
+
+DrafterParams = DFlashParams
+"""Becomes a union discriminated by ``method`` as methods are added."""

@@ -1,0 +1,14 @@
+"""``export``: a trained drafter as a directory that a serving engine loads."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from specflow.config.base import Section
+
+
+class ExportParams(Section):
+    engine: Literal["sglang-0.5.23"] = Field(default="sglang-0.5.23", description="Layout and version it is linted for.")
+    dtype: Literal["bfloat16", "float32"] = Field(default="bfloat16", description="Dtype of the exported tensors.")

@@ -1,0 +1,11 @@
+"""``report``: everything measured, as one HTML file and pictures."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from specflow.config.base import Section
+
+
+class ReportParams(Section):
+    title: str = Field(default="specflow report")

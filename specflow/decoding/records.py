@@ -1,0 +1,36 @@
+"""What one decoded request leaves behind; every metric is a sum over these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """One draft-and-verify round. Times in seconds."""
+
+    proposed: int
+    """m, proposals verified."""
+    accepted: int
+    """r, proposals the target agreed with, before any cut by EOS or length."""
+    delivered: int
+    """Tokens the user received: r + 1, less what EOS or the length limit cut off."""
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    state_seconds: float = 0.0
+    other_seconds: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Generation:
+    """Tokens of one request. The first token comes from prefill and belongs to no round."""
+
+    prompt_length: int
+    tokens: list[int]
+    finish: str
+    """``stop`` (an end token, which is the last of ``tokens``) or ``length``."""
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    """From the first token to the last."""
+    rounds: list[Round] = field(default_factory=list)
+    """Empty for plain decoding."""
