@@ -1,0 +1,56 @@
+# `make help` lists the targets. Only Python 3.11+ and make are needed; everything else goes into .venv.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?=
+BIN := .venv/bin
+SMOKE_STORE ?= build/smoke
+ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+YAML := $(wildcard configs/*.yaml flows/*.yaml)
+
+.PHONY: help setup setup-dev quickstart test check check-yaml format smoke lock clean
+
+help: ## This list
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1\t/' | expand -t 16
+
+setup: ## Virtual environment in .venv, with what the quickstart needs
+	@PYTHON="$(PYTHON)" .ci/setup quickstart
+
+setup-dev:
+	@PYTHON="$(PYTHON)" .ci/setup quickstart dev test
+
+quickstart: setup ## A real model, from prompts to a measured speed-up
+	$(BIN)/specflow run full-pipeline --config configs/quickstart.yaml
+
+test: setup-dev ## Tests; pass arguments with ARGS="..."
+	$(ONE_THREAD) $(BIN)/python -m pytest $(ARGS)
+
+check: setup-dev ## Lint, formatting, types, import layers, every shipped YAML
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=kernels $(BIN)/lint-imports
+	$(MAKE) --no-print-directory check-yaml
+
+check-yaml:
+	$(BIN)/specflow schema --check $(YAML)
+
+format: setup-dev ## Let ruff repair what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+smoke: setup ## The whole flow on a tiny random model, through Prefect
+	$(ONE_THREAD) $(BIN)/specflow run full-pipeline --config configs/smoke.yaml --store $(SMOKE_STORE)
+
+bench-%: setup ## benchmarks/%.py: side-by-side measurements; prints ratios
+	$(BIN)/python benchmarks/$(subst -,_,$*).py $(ARGS)
+
+lock: setup-dev ## Write the installed versions to constraints.txt
+	@{ echo "# Every dependency, locked; used by make with pip install -c. Renew with: make lock"; \
+	   $(BIN)/python -m pip freeze --exclude-editable | sed -E 's/^(torch==[0-9.]+)\+.*/\1/'; } > build.lock
+	@mv build.lock constraints.txt
+
+clean: ## Remove what was built (not .venv, not artifacts/)
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
