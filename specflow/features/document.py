@@ -1,0 +1,26 @@
+"""One document with its features. Legend: T tokens, K captured layers, H hidden size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Rows are unshifted: row t of every tensor belongs to token t."""
+
+    index: int
+    split: str
+    """``train`` or ``heldout``."""
+    kind: str
+    id: str = ""
+    token_ids_T: Tensor
+    """int64."""
+    supervised_T: Tensor
+    """bool."""
+    features_TKH: Tensor
+    """bfloat16, layers in the order of the contract."""
+    last_hidden_TH: Tensor
+    """bfloat16, after the final norm."""

@@ -1,0 +1,118 @@
+"""Features in Zarr 3: ``contract.json`` and ``store/shard-00000/`` with one group per shard.
+
+A shard holds whole documents, concatenated: ``token_ids`` [T] int32, ``supervised`` [T] bool,
+``offsets`` [D+1] int64, ``features`` [T, K, H] and ``last_hidden`` [T, H] as uint16 with the bits
+of bfloat16, and ``documents.json`` with split, kind and id. An array is one uncompressed chunk:
+its file is then the plain array, which a reader maps instead of copying, and the cost per chunk
+of Zarr is paid once per shard and array.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import zarr
+
+from specflow.features.contract import CONTRACT_FILE, FeatureContract
+from specflow.features.document import Document
+from specflow.features.reader import FeatureReader
+from specflow.features.shard import DamagedShard, commit_shard, verify_shard
+
+__all__ = ["DamagedShard", "Document", "FeatureReader", "FeatureWriter"]
+
+STORE = "store"
+DOCUMENTS = "documents.json"
+
+
+def shard_name(number: int) -> str:
+    return f"shard-{number:05d}"
+
+
+class FeatureWriter:
+    """Writes shards under ``root``; different shards may be written by different processes."""
+
+    def __init__(self, root: Path, contract: FeatureContract) -> None:
+        self._root = root
+        self._contract = contract
+
+    def place(self, shard: int) -> Path:
+        return self._root / STORE / shard_name(shard)
+
+    def committed(self, shard: int, documents: Sequence[tuple[int, str]] | None = None) -> bool:
+        """Whether the shard is there, undamaged, and holds these (index, id) if they are given."""
+        try:
+            verify_shard(self.place(shard))
+        except DamagedShard:
+            return False
+        if documents is None:
+            return True
+        found = json.loads((self.place(shard) / DOCUMENTS).read_text(encoding="utf-8"))
+        return [(d["index"], d["id"]) for d in found] == [tuple(d) for d in documents]
+
+    def write(self, shard: int, documents: Sequence[Document]) -> int:
+        """Write and commit one shard; returns its size in bytes. Raises ``ValueError`` on wrong shapes."""
+        for document in documents:
+            self._check(document)
+        return commit_shard(self.place(shard), lambda path: self._fill(path, documents))
+
+    def finish(self, shards: int, *, metadata: dict[str, Any] | None = None) -> None:
+        """State how many shards the store has; readers refuse a store without this."""
+        self._contract.write(self._root / CONTRACT_FILE)
+        root = self._root / STORE
+        root.mkdir(parents=True, exist_ok=True)
+        attributes = {"shards": shards, "contract_hash": self._contract.hash, **(metadata or {})}
+        group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+        partial = root / "zarr.json.partial"
+        partial.write_text(json.dumps(group, indent=1, sort_keys=True), encoding="utf-8")
+        partial.replace(root / "zarr.json")
+
+    def _check(self, document: Document) -> None:
+        tokens = document.token_ids_T.shape[0]
+        hidden = self._contract.hidden_size
+        expected = {
+            "supervised": (document.supervised_T, (tokens,), torch.bool),
+            "features": (document.features_TKH, (tokens, len(self._contract.layer_ids), hidden), torch.bfloat16),
+            "last_hidden": (document.last_hidden_TH, (tokens, hidden), torch.bfloat16),
+        }
+        for name, (tensor, shape, dtype) in expected.items():
+            if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+                raise ValueError(
+                    f"document {document.index} ({document.id}): expected {name} of shape {shape} and {dtype}, "
+                    f"found {tuple(tensor.shape)} and {tensor.dtype}"
+                )
+
+    def _fill(self, path: Path, documents: Sequence[Document]) -> None:
+        offsets = np.cumsum([0, *(d.token_ids_T.shape[0] for d in documents)], dtype=np.int64)
+        group = zarr.open_group(store=path, mode="w", zarr_format=3)
+        bits = {"dtype": "bfloat16"}
+        _put(group, "offsets", offsets)
+        _put(group, "token_ids", _joined([d.token_ids_T for d in documents], np.int32))
+        _put(group, "supervised", _joined([d.supervised_T for d in documents], np.bool_))
+        _put(group, "features", _joined([d.features_TKH.view(torch.uint16) for d in documents], np.uint16), bits)
+        _put(group, "last_hidden", _joined([d.last_hidden_TH.view(torch.uint16) for d in documents], np.uint16), bits)
+        rows = [{"index": d.index, "split": d.split, "kind": d.kind, "id": d.id} for d in documents]
+        (path / DOCUMENTS).write_text(json.dumps(rows, indent=0), encoding="utf-8")
+
+
+def _joined(tensors: Sequence[torch.Tensor], dtype: Any) -> np.ndarray[Any, Any]:
+    return np.concatenate([t.cpu().numpy() for t in tensors]).astype(dtype, copy=False)
+
+
+def _put(group: zarr.Group, name: str, values: np.ndarray[Any, Any], attributes: dict[str, Any] | None = None) -> None:
+    array = group.create_array(
+        name,
+        shape=values.shape,
+        dtype=values.dtype,
+        chunks=values.shape,
+        compressors=None,
+        filters=None,
+        attributes=attributes or {},
+        # The default drops chunks that equal the fill value; a missing file must always mean damage.
+        config={"write_empty_chunks": True},
+    )
+    array[...] = values
