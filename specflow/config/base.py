@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo
+from pydantic_core import PydanticCustomError
 
 NOT_IN_KEY: dict[str, Any] = {"in_key": False}
 """``json_schema_extra`` of a field that cannot change a stage's result (threads, workers, progress)."""
@@ -14,3 +17,33 @@ class Section(BaseModel):
     """A section of the configuration: unknown keys are errors, values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+def wrong(message: str, *, found: object, expected: str, hint: str = "") -> PydanticCustomError:
+    """The error that a validator of a section raises; every part of it reaches the user."""
+    # pydantic formats the template with the context, so that braces in it would be read as names.
+    template = message.replace("{", "(").replace("}", ")")
+    return PydanticCustomError("wrong", template, {"found": str(found), "expected": expected, "hint": hint})
+
+
+def _from_configuration(path: Path, info: ValidationInfo) -> Path:
+    base = (info.context or {}).get("base")
+    path = path.expanduser()
+    if base is None:
+        return path
+    resolved: Path = (base / path).resolve()
+    if not resolved.is_file():
+        what = "is a directory, not a file" if resolved.is_dir() else "no such file"
+        raise wrong(what, found=resolved, expected="a file that can be read", hint=f"relative paths start at {base}")
+    return resolved
+
+
+InputFile = Annotated[Path, AfterValidator(_from_configuration)]
+"""A file that must exist. Relative to the configuration file when read from one; absolute afterwards."""
+
+
+def increasing(values: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Validator of layer ids: at least 0, unique and increasing."""
+    if values and (values[0] < 0 or any(b <= a for a, b in itertools.pairwise(values))):
+        raise wrong("layer ids out of order", found=list(values), expected="unique ids from 0 up, in increasing order")
+    return values

@@ -9,12 +9,16 @@ from specflow.config.regenerate import Precision
 
 
 class BenchParams(Section):
+    """Time plain and speculative decoding, alternating in one run."""
+
     prompts_per_kind: int | None = Field(default=None, ge=1, description="Held-out prompts per kind; none: all.")
-    max_new_tokens: int = Field(default=64, ge=1)
+    max_new_tokens: int = Field(default=64, ge=1, description="Longest answer in tokens.")
     repeats: int = Field(default=1, ge=1, description="Times each prompt is decoded in each mode.")
-    warmup_prompts: int = Field(default=2, ge=0)
-    precision: Precision = Field(default="auto")
+    warmup_prompts: int = Field(default=2, ge=0, description="Prompts decoded before the clock starts.")
+    precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")
     compare_transformers: bool = Field(
         default=True, description="Also time transformers' own `generate` on some of the prompts."
     )
-    threads: int | None = Field(default=None, ge=1, json_schema_extra=NOT_IN_KEY)
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
+    )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
 
-from specflow.config.base import NOT_IN_KEY, Section
+from pydantic import AfterValidator, Field
+
+from specflow.config.base import NOT_IN_KEY, Section, increasing
 from specflow.config.regenerate import Precision
 
 
 class CaptureParams(Section):
-    layer_ids: tuple[int, ...] = Field(
+    """Keep the target's hidden states of every conversation, as features for training."""
+
+    layer_ids: Annotated[tuple[int, ...], AfterValidator(increasing)] = Field(
         min_length=1,
         description="0-based decoder layers whose output is kept; unique, increasing, never the last layer.",
     )

@@ -59,7 +59,7 @@ class Document:
 
 def parse_scalar(text: str) -> Any:
     """A YAML value written on the command line; raises ``yaml.YAMLError``."""
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    return yaml.load(text, Loader=_Loader)
 
 
 def read_document(path: Path) -> Document:
@@ -67,7 +67,9 @@ def read_document(path: Path) -> Document:
     source = str(path)
     if not path.is_file():
         what = "is a directory" if path.is_dir() else "no such file"
-        raise InputErrors([InputProblem(location=Location(source=source), path="", message=what, expected="a YAML file")])
+        raise InputErrors(
+            [InputProblem(location=Location(source=source), path="", message=what, expected="a YAML file")]
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -104,7 +106,12 @@ def parse_document(text: str, *, source: str) -> Document:
 
 
 def _convert(
-    node: yaml.Node, path: KeyPath, document: Document, problems: list[InputProblem], loader: _Loader, above: tuple[int, ...]
+    node: yaml.Node,
+    path: KeyPath,
+    document: Document,
+    problems: list[InputProblem],
+    loader: _Loader,
+    above: tuple[int, ...],
 ) -> Any:
     document.values[path] = _at(document.source, node.start_mark)
     if id(node) in above:
@@ -125,7 +132,9 @@ def _convert(
         if key in result:
             first = document.keys[(*path, key)].line
             problems.append(
-                _problem(location, (*path, key), "duplicate key", f"again on line {location.line}, first on line {first}")
+                _problem(
+                    location, (*path, key), "duplicate key", f"again on line {location.line}, first on line {first}"
+                )
             )
             continue
         document.keys[(*path, key)] = location

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from specflow.config.base import NOT_IN_KEY, Section
+from specflow.config.base import NOT_IN_KEY, Section, increasing
 
 
 class TrainParams(Section):
+    """How a drafter is trained."""
+
     steps: int = Field(default=1000, ge=1, description="Optimiser steps.")
     documents_per_step: int = Field(default=4, ge=1, description="Documents in one step.")
     anchors_per_document: int = Field(default=16, ge=1, description="Anchors sampled from one document per step.")
     learning_rate: float = Field(default=6e-4, gt=0, description="Peak learning rate.")
     warmup: float = Field(default=0.04, ge=0, le=1, description="Share of the steps with linear warm-up; then cosine.")
-    weight_decay: float = Field(default=0.0, ge=0)
-    betas: tuple[float, float] = Field(default=(0.9, 0.95))
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW weight decay.")
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        default=(0.9, 0.95), description="AdamW betas."
+    )
     clip_norm: float = Field(default=1.0, gt=0, description="Global gradient norm limit.")
-    seed: int = Field(default=0)
+    seed: int = Field(default=0, description="Seed of initialisation and of the order of the data.")
     initialise: Literal["target", "random"] = Field(
         default="target", description="`target`: draft layers start as the target's last layers."
     )
@@ -30,16 +34,24 @@ class TrainParams(Section):
     )
     evaluate_every: int = Field(default=200, ge=1, description="Steps between held-out walks.")
     evaluate_prompts: int = Field(default=16, ge=1, description="Held-out documents walked at each evaluation.")
-    checkpoint_every: int = Field(default=50, ge=1, description="Steps between checkpoints.", json_schema_extra=NOT_IN_KEY)
-    log_every: int = Field(default=10, ge=1, json_schema_extra=NOT_IN_KEY)
-    threads: int | None = Field(default=None, ge=1, json_schema_extra=NOT_IN_KEY)
+    checkpoint_every: int = Field(
+        default=50, ge=1, description="Steps between checkpoints.", json_schema_extra=NOT_IN_KEY
+    )
+    log_every: int = Field(
+        default=10, ge=1, description="Steps between lines of the curve.", json_schema_extra=NOT_IN_KEY
+    )
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
+    )
 
 
 class DFlashParams(Section):
-    method: Literal["dflash"]
+    """Train the drafter: a whole block of proposals in one pass (method `dflash`)."""
+
+    method: Literal["dflash"] = Field(description="What kind of drafter this is.")
     num_layers: int = Field(default=5, ge=1, description="Draft decoder layers.")
     block_size: int = Field(default=16, ge=2, description="Rows of a block: the anchor and block_size - 1 proposals.")
-    layer_ids: tuple[int, ...] | None = Field(
+    layer_ids: Annotated[tuple[int, ...] | None, AfterValidator(increasing)] = Field(
         default=None, description="Target layers read by the drafter; none: all that were captured."
     )
     mask_token: str | None = Field(
@@ -48,7 +60,7 @@ class DFlashParams(Section):
     position_decay: float | None = Field(
         default=None, gt=0, description="gamma of the loss weight exp(-(j-1)/gamma); none: 7/5/4 for blocks of 16/10/8."
     )
-    train: TrainParams = TrainParams()
+    train: TrainParams = Field(default=TrainParams(), description="How it is trained.")
 
 
 DrafterParams = DFlashParams

@@ -10,5 +10,9 @@ from specflow.config.base import Section
 
 
 class ExportParams(Section):
-    engine: Literal["sglang-0.5.23"] = Field(default="sglang-0.5.23", description="Layout and version it is linted for.")
+    """Write the trained drafter as a directory that a serving engine loads."""
+
+    engine: Literal["sglang-0.5.23"] = Field(
+        default="sglang-0.5.23", description="Layout and version it is linted for."
+    )
     dtype: Literal["bfloat16", "float32"] = Field(default="bfloat16", description="Dtype of the exported tensors.")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from specflow.config.base import NOT_IN_KEY, Section
+from specflow.config.base import NOT_IN_KEY, InputFile, Section
 
 Precision = Literal["auto", "fp32", "bf16", "packed"]
 """``packed``: weights stored in fp16, arithmetic in fp32 (fast on CPUs without bf16 units);
@@ -15,12 +14,16 @@ Precision = Literal["auto", "fp32", "bf16", "packed"]
 
 
 class PromptSource(Section):
-    path: Path = Field(description="JSON lines in `messages` form; relative to the configuration file.")
-    kind: str = Field(description="Name of this kind of prompt in every report, for example `service`.")
+    """A file of prompts of one kind."""
+
+    path: InputFile = Field(description="JSON lines in `messages` form; relative to the configuration file.")
+    kind: str = Field(min_length=1, description="Name of this kind of prompt in every report, for example `service`.")
     limit: int | None = Field(default=None, ge=1, description="Use only the first rows of the file.")
 
 
 class RegenerateParams(Section):
+    """Let the target answer every prompt; the drafter learns from its own words."""
+
     train: tuple[PromptSource, ...] = Field(min_length=1, description="Prompts to train on.")
     heldout: tuple[PromptSource, ...] = Field(min_length=1, description="Prompts to measure on, never trained on.")
     max_new_tokens: int = Field(default=128, ge=1, description="Longest answer in tokens.")

@@ -8,4 +8,6 @@ from specflow.config.base import Section
 
 
 class ReportParams(Section):
-    title: str = Field(default="specflow report")
+    """Gather everything measured in one HTML file, pictures and a summary."""
+
+    title: str = Field(default="specflow report", description="Heading of the report.")

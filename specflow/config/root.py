@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -17,16 +18,22 @@ from specflow.config.target import TargetParams
 from specflow.config.tokenize import TokenizeParams
 from specflow.config.verify import VerifyParams
 
+DrafterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
+
 
 class Config(Section):
+    """What a flow is run on: the target, the prompts, the drafters, and how each stage does its work."""
+
     name: str = Field(description="Name of this configuration in reports and in the Prefect UI.")
-    store: Path = Field(default=Path("artifacts"), description="Directory of the artifact store.")
-    target: TargetParams
-    regenerate: RegenerateParams
-    tokenize: TokenizeParams = TokenizeParams()
-    capture: CaptureParams
-    drafters: dict[str, DrafterParams] = Field(min_length=1, description="Drafters to make, by name.")
-    export: ExportParams = ExportParams()
-    verify: VerifyParams = VerifyParams()
-    bench: BenchParams = BenchParams()
-    report: ReportParams = ReportParams()
+    store: Path = Field(
+        default=Path("artifacts"), description="Directory of the artifact store; relative to the current directory."
+    )
+    target: TargetParams = Field(description="The model that a drafter is made for.")
+    regenerate: RegenerateParams = Field(description="The target's answers to prompts.")
+    tokenize: TokenizeParams = Field(default=TokenizeParams(), description="Token ids and supervised spans.")
+    capture: CaptureParams = Field(description="The target's hidden states.")
+    drafters: dict[DrafterName, DrafterParams] = Field(min_length=1, description="Drafters to make, by name.")
+    export: ExportParams = Field(default=ExportParams(), description="Layout for a serving engine.")
+    verify: VerifyParams = Field(default=VerifyParams(), description="Proofs of equality.")
+    bench: BenchParams = Field(default=BenchParams(), description="Timing.")
+    report: ReportParams = Field(default=ReportParams(), description="The report.")

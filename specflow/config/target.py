@@ -10,6 +10,8 @@ from specflow.config.base import Section
 
 
 class TargetParams(Section):
+    """Fetch the target model once and keep it as an artifact."""
+
     source: str = Field(
         description="Where the model comes from: a local directory, a hub id, `package:<module>/<file>.gguf` for a "
         "GGUF file inside an installed Python package, or `random:<seed>` for a tiny random model for tests."

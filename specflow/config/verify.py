@@ -9,10 +9,14 @@ from specflow.config.regenerate import Precision
 
 
 class VerifyParams(Section):
+    """Prove that the exported drafter is the trained one and changes no output."""
+
     prompts_per_kind: int | None = Field(default=None, ge=1, description="Held-out prompts per kind; none: all.")
-    max_new_tokens: int = Field(default=64, ge=1)
+    max_new_tokens: int = Field(default=64, ge=1, description="Longest answer in tokens.")
     precision: Precision = Field(default="fp32", description="Arithmetic for the equality of outputs.")
     near_tie: float = Field(
         default=0.0, ge=0, description="Largest logit gap at a differing token that counts as a tie; 0 for fp32."
     )
-    threads: int | None = Field(default=None, ge=1, json_schema_extra=NOT_IN_KEY)
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
+    )
