@@ -1,0 +1,57 @@
+"""Cross-entropy through a frozen head, without ever holding rows x vocabulary.
+
+Legend: M rows, H hidden size, V vocabulary (or a restricted list of it).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_LOGITS = 1 << 23
+"""Logits held at once: 32 MB in fp32."""
+
+
+class _TokenNLL(torch.autograd.Function):
+    """``-log softmax(hidden @ head.T)[label]`` per row.
+
+    The head is frozen, so the gradient of a row's loss for its hidden vector is known in the forward pass and is
+    all that is kept: two products instead of the three of recomputation, memory ``M * H`` plus one chunk.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden_MH: Tensor, head_VH: Tensor, labels_M: Tensor, chunk_rows: int) -> Tensor:
+        needs_gradient = ctx.needs_input_grad[0]
+        losses = hidden_MH.new_empty(hidden_MH.shape[0], dtype=torch.float32)
+        gradient = torch.empty_like(hidden_MH) if needs_gradient else None
+        for start in range(0, hidden_MH.shape[0], chunk_rows):
+            rows = slice(start, start + chunk_rows)
+            logits = (hidden_MH[rows] @ head_VH.T).float()
+            label = labels_M[rows].unsqueeze(1)
+            log_total = logits.logsumexp(dim=1, keepdim=True)
+            losses[rows] = (log_total - logits.gather(1, label)).squeeze(1)
+            if gradient is not None:
+                probabilities = logits.sub_(log_total).exp_()
+                probabilities.scatter_add_(1, label, torch.full_like(log_total, -1.0))
+                gradient[rows] = (probabilities.to(head_VH.dtype) @ head_VH).to(gradient.dtype)
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad_outputs[0].unsqueeze(1).to(gradient.dtype), None, None, None
+
+
+def token_nll(hidden_MH: Tensor, head_VH: Tensor, labels_M: Tensor, *, chunk_rows: int | None = None) -> Tensor:
+    """``[M]`` fp32 negative log likelihoods; differentiable once, with respect to ``hidden_MH`` only.
+
+    ``labels_M`` index rows of ``head_VH``. The weighting of rows is left to the caller, so every objective that
+    is a weighted sum of these terms (fixed weights, or weights computed from the detached likelihoods) can use it.
+    """
+    rows = chunk_rows or max(1, CHUNK_LOGITS // head_VH.shape[0])
+    out: Tensor = _TokenNLL.apply(hidden_MH, head_VH, labels_M, rows)  # type: ignore[no-untyped-call]
+    return out

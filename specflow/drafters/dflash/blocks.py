@@ -1,0 +1,94 @@
+"""Documents and anchors become the tensors of one forward pass.
+
+Legend: N blocks of all documents, B rows of a block, M = B - 1 proposals, S context rows of all documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specflow.drafters.dflash.attention import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One document and where its blocks begin."""
+
+    token_ids_T: Tensor
+    supervised_T: Tensor
+    features_TKH: Tensor
+    anchors: Tensor
+    """Increasing positions; may be empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    anchor_ids_N: Tensor
+    positions_NB: Tensor
+    """``anchor + 0..B-1``, positions in the document, never reset."""
+    labels_NM: Tensor
+    """The token at each proposal's own position; 0 where there is none."""
+    valid_NM: Tensor
+    """Supervised, and every earlier label of the block too."""
+    visible_N: Tensor
+    spans: tuple[Span, ...]
+    features_SKH: Tensor
+    """Context rows up to the last anchor of each document: nothing later is visible to any block."""
+    context_positions_S: Tensor
+
+
+def labels_and_validity(
+    token_ids_T: Tensor, supervised_T: Tensor, anchors_N: Tensor, *, block_size: int
+) -> tuple[Tensor, Tensor]:
+    """Labels ``[N, B-1]`` at ``anchor + 1..B-1`` and whether each is supervised without a gap from the anchor."""
+    wanted = anchors_N.unsqueeze(1) + torch.arange(1, block_size)
+    inside = wanted < token_ids_T.numel()
+    index = wanted.clamp(max=token_ids_T.numel() - 1)
+    labels = token_ids_T[index].masked_fill(~inside, 0)
+    valid = (supervised_T[index] & inside).long().cumprod(dim=1).bool()
+    return labels, valid
+
+
+def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
+    """All blocks of ``sources``; none if no document has an anchor."""
+    spans, labels, valid, anchors, ids, features, positions = [], [], [], [], [], [], []
+    context_end = block_end = 0
+    for source in sources:
+        count = source.anchors.numel()
+        if not count:
+            continue
+        length = int(source.anchors.max())
+        spans.append(Span(context=(context_end, context_end + length), blocks=(block_end, block_end + count)))
+        context_end, block_end = context_end + length, block_end + count
+        some_labels, some_valid = labels_and_validity(
+            source.token_ids_T, source.supervised_T, source.anchors, block_size=block_size
+        )
+        labels.append(some_labels)
+        valid.append(some_valid)
+        anchors.append(source.anchors)
+        ids.append(source.token_ids_T[source.anchors])
+        features.append(source.features_TKH[:length].float())
+        positions.append(torch.arange(length))
+    if not spans:
+        return None
+    visible = torch.cat(anchors)
+    return Blocks(
+        anchor_ids_N=torch.cat(ids),
+        positions_NB=visible.unsqueeze(1) + torch.arange(block_size),
+        labels_NM=torch.cat(labels),
+        valid_NM=torch.cat(valid),
+        visible_N=visible,
+        spans=tuple(spans),
+        features_SKH=torch.cat(features),
+        context_positions_S=torch.cat(positions),
+    )
+
+
+def block_embeddings(anchor_embeds_NH: Tensor, mask_embed_H: Tensor, *, block_size: int) -> Tensor:
+    """``[N, B, H]``: the anchor's embedding, then the mask's."""
+    masks = mask_embed_H.expand(anchor_embeds_NH.shape[0], block_size - 1, -1)
+    return torch.cat((anchor_embeds_NH.unsqueeze(1), masks), dim=1)

@@ -1,0 +1,101 @@
+"""The shape of a DFlash drafter: everything needed to build its network, as plain JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DFlashGeometry:
+    """Sizes of the draft network. ``hidden_size`` and ``vocab_size`` are the target's (embedding and head are shared).
+
+    Raises ``ValueError`` from the constructor when the sizes do not fit together.
+    """
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float
+    rope_parameters: Mapping[str, Any]
+    """As in a transformers 5 config: at least ``rope_type`` and ``rope_theta``."""
+    block_size: int
+    """Rows of a block: the anchor and ``block_size - 1`` proposals."""
+    layer_ids: tuple[int, ...]
+    """Target layers whose outputs are read, 0-based, increasing."""
+    vocab_size: int
+    mask_token_id: int
+    max_position_embeddings: int
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd; rotary embedding needs pairs")
+        if self.block_size < 2 or self.num_layers < 1:
+            raise ValueError(f"block_size {self.block_size} (at least 2), num_layers {self.num_layers} (at least 1)")
+        if not self.layer_ids or list(self.layer_ids) != sorted(set(self.layer_ids)):
+            raise ValueError(f"layer_ids {self.layer_ids} must be unique and increasing, at least one")
+        if not 0 <= self.mask_token_id < self.vocab_size:
+            raise ValueError(f"mask_token_id {self.mask_token_id} is outside the vocabulary of {self.vocab_size}")
+
+    @property
+    def num_features(self) -> int:
+        """K, captured target layers."""
+        return len(self.layer_ids)
+
+    def to_dict(self) -> dict[str, Any]:
+        values = asdict(self)
+        values["layer_ids"] = list(self.layer_ids)
+        values["rope_parameters"] = dict(self.rope_parameters)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> DFlashGeometry:
+        """Inverse of ``to_dict``; raises ``ValueError`` naming missing or unknown keys."""
+        expected = {f.name for f in fields(cls)}
+        if set(values) != expected:
+            missing, unknown = sorted(expected - set(values)), sorted(set(values) - expected)
+            raise ValueError(f"drafter geometry: missing keys {missing}, unknown keys {unknown}")
+        return cls(**{**values, "layer_ids": tuple(values["layer_ids"])})
+
+
+def rope_parameters_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary parameters of a HF config in either form (``rope_parameters`` or ``rope_theta``/``rope_scaling``).
+
+    Nested per-layer-type parameters are reduced to those of full attention.
+    """
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if "full_attention" in given:
+        given = given["full_attention"]
+    found = {k: v for k, v in given.items() if k not in ("type", "partial_rotary_factor") and v is not None}
+    found["rope_type"] = given.get("rope_type", given.get("type", "default"))
+    found["rope_theta"] = float(given.get("rope_theta", config.get("rope_theta", 10000.0)))
+    return found
+
+
+def geometry_like_target(
+    config: Mapping[str, Any], *, num_layers: int, block_size: int, layer_ids: Sequence[int], mask_token_id: int
+) -> DFlashGeometry:
+    """Draft layers shaped like the target's own; ``config`` is the target's ``config.json``."""
+    hidden = int(config["hidden_size"])
+    heads = int(config["num_attention_heads"])
+    return DFlashGeometry(
+        hidden_size=hidden,
+        num_layers=num_layers,
+        num_heads=heads,
+        num_kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or hidden // heads),
+        intermediate_size=int(config.get("intermediate_size") or 4 * hidden),
+        rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        rope_parameters=rope_parameters_of(config),
+        block_size=block_size,
+        layer_ids=tuple(layer_ids),
+        vocab_size=int(config["vocab_size"]),
+        mask_token_id=mask_token_id,
+        max_position_embeddings=int(config.get("max_position_embeddings", 32768)),
+    )

@@ -1,0 +1,58 @@
+"""The DFlash loss (METHODS 5): position-weighted cross-entropy, as a sum and its denominator.
+
+Legend: N blocks, M = B - 1 proposals of a block, H hidden size, V rows of the (restricted) head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specflow.drafters.cross_entropy import token_nll
+
+_DECAY_BY_BLOCK = ((16, 7.0), (10, 5.0), (8, 4.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossTerms:
+    """Sums; the ratio is formed once, over everything that belongs to one optimiser step."""
+
+    weighted_loss: Tensor
+    """``sum M w (-log q)``, scalar, differentiable."""
+    weight: Tensor
+    """``sum M w``, scalar."""
+    valid_M: Tensor
+    """Per position j: rows that count."""
+
+
+def default_decay(block_size: int) -> float:
+    """gamma 7, 5, 4 for blocks of 16, 10, 8; half the block below that."""
+    for size, decay in _DECAY_BY_BLOCK:
+        if block_size >= size:
+            return decay
+    return block_size / 2
+
+
+def position_weights(block_size: int, decay: float) -> Tensor:
+    """``[B-1]`` fp32: ``exp(-(j-1)/decay)`` for j = 1..B-1."""
+    return torch.exp(-torch.arange(block_size - 1, dtype=torch.float32) / decay)
+
+
+def total_weight(valid_NM: Tensor, *, decay: float) -> Tensor:
+    """``sum M w``: known before any forward pass, so that micro-batches can share one denominator."""
+    return (valid_NM * position_weights(valid_NM.shape[1] + 1, decay)).sum()
+
+
+def weighted_cross_entropy(
+    hidden_NMH: Tensor, head_VH: Tensor, labels_NM: Tensor, valid_NM: Tensor, *, decay: float
+) -> LossTerms:
+    """Loss of rows 1..B-1. ``labels_NM`` index rows of ``head_VH``; rows that are not valid never reach the head."""
+    weights = position_weights(labels_NM.shape[1] + 1, decay).expand_as(labels_NM)[valid_NM]
+    losses = token_nll(hidden_NMH[valid_NM], head_VH, labels_NM[valid_NM])
+    return LossTerms(
+        weighted_loss=(losses * weights).sum(),
+        weight=weights.sum(),
+        valid_M=valid_NM.sum(dim=0),
+    )
