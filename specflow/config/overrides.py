@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from specflow.config.errors import InputErrors, InputProblem, Location
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """One value from the command line; ``flag`` is what the user typed, for errors."""
+    """One value from the command line; ``flag`` is what the user typed, for errors. ``*`` in the path is every name."""
 
     path: KeyPath
     value: Any
@@ -75,25 +76,43 @@ def apply_overrides(document: Document, overrides: Sequence[Override]) -> None:
     problems: list[InputProblem] = []
     for override in overrides:
         location = Location(source=override.flag)
-        problem = _assign(document, override, location)
-        if problem:
-            problems.append(problem)
+        for path in _paths(document.data, override.path):
+            problem = _assign(document, path, override.value, location)
+            if problem:
+                problems.append(problem)
     if problems:
         raise InputErrors(problems)
 
 
-def _assign(document: Document, override: Override, location: Location) -> InputProblem | None:
+def _paths(data: Any, pattern: KeyPath) -> list[KeyPath]:
+    """The paths that a pattern stands for: ``*`` is every name of a mapping or every index of a list."""
+    if "*" not in pattern:
+        return [pattern]
+    position = pattern.index("*")
+    for part in pattern[:position]:
+        inside = isinstance(data, dict) and part in data
+        inside = inside or (isinstance(data, list) and isinstance(part, int) and part < len(data))
+        if not inside:
+            return []
+        data = data[part]
+    names: list[str | int] = list(data) if isinstance(data, dict) else []
+    names = list(range(len(data))) if isinstance(data, list) else names
+    below = pattern[position + 1 :]
+    return [(*pattern[:position], name, *rest) for name in names for rest in _paths(data[name], below)]
+
+
+def _assign(document: Document, target: KeyPath, value: Any, location: Location) -> InputProblem | None:
     holder: Any = document.data
     path: KeyPath = ()
-    for part in override.path:
+    for part in target:
         # A name that is all digits is an index in a list and a key in a mapping.
         step = str(part) if isinstance(holder, dict) else part
         above, path = path, (*path, step)
         problem = _cannot_enter(holder, step, path, above, location)
         if problem:
             return problem
-        if len(path) == len(override.path):
-            holder[step] = override.value
+        if len(path) == len(target):
+            holder[step] = copy.deepcopy(value)
             _relocate(document, path, location)
             return None
         if isinstance(holder, dict) and holder.get(step) is None:

@@ -1,0 +1,106 @@
+"""The flags of stage commands, made from the configuration's fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from specflow.config.document import KeyPath
+from specflow.config.fields import Leaf, leaves, models_in
+from specflow.config.overrides import Override, parse_value
+from specflow.config.root import Config
+
+EVERY = "*"
+DRAFTERS = "drafters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """One flag of a stage command and the key of the configuration that it sets."""
+
+    name: str
+    """With dashes, without the leading ``--``."""
+    leaf: Leaf
+    section: tuple[str, ...]
+
+    @property
+    def parameter(self) -> str:
+        return self.name.replace("-", "_")
+
+    @property
+    def path(self) -> KeyPath:
+        return (*self.section, *self.leaf.path)
+
+    @property
+    def help(self) -> str:
+        """Description, default and YAML key."""
+        default = "" if self.leaf.required else f"default {_text(self.leaf.default)}; "
+        place = ".".join(self.section + self.leaf.path)
+        return f"{self.leaf.description} ({default}{place})".strip()
+
+    def override(self, value: str | bool, *, item: str | None = None) -> Override:
+        """The override that the flag stands for, for one drafter or for every one; raises ``InputErrors``."""
+        path = tuple(item if part == EVERY and item else part for part in self.path)
+        if isinstance(value, bool):
+            return Override(path=path, value=value, flag=f"--{self.name}" if value else f"--no-{self.name}")
+        flag = f"--{self.name} {value}"
+        return Override(path=path, value=self._value(value, flag), flag=flag)
+
+    def _value(self, text: str, flag: str) -> Any:
+        types = self.leaf.type_name.split("|")
+        if "none" in types and text.lower() in ("none", "null"):
+            return None
+        if self.leaf.choices or {"text", "path"} & set(types):
+            return text
+        if "," in self.leaf.type_name and not text.startswith("["):
+            text = f"[{text}]"
+        return parse_value(text, flag=flag, path=self.path)
+
+
+def section_of(stage: str) -> tuple[str, ...]:
+    """Where a stage's parameters are: the section of its name, or every drafter."""
+    return (stage,) if stage in Config.model_fields else (DRAFTERS, EVERY)
+
+
+def section_models(stage: str) -> list[type[BaseModel]]:
+    """The models of a stage's parameters: more than one where the drafter's method decides."""
+    return models_in(Config.model_fields[section_of(stage)[0]].annotation)
+
+
+def flags_of(stage: str) -> tuple[Flag, ...]:
+    """A flag for every field of a stage's section that holds a value."""
+    section = section_of(stage)
+    by_path: dict[tuple[str, ...], Leaf] = {}
+    for model in section_models(stage):
+        for leaf in leaves(model):
+            by_path.setdefault(leaf.path, leaf)
+    short: Mapping[str, int] = _counts([leaf.name for leaf in by_path.values()])
+    return tuple(
+        Flag(name=_dashed((leaf.name,) if short[leaf.name] == 1 else path), leaf=leaf, section=section)
+        for path, leaf in by_path.items()
+    )
+
+
+def summary_of(stage: str) -> str:
+    """One line on what the stage does."""
+    documentation = section_models(stage)[0].__doc__ or ""
+    return documentation.strip().partition("\n")[0]
+
+
+def _counts(names: list[str]) -> dict[str, int]:
+    return {name: names.count(name) for name in names}
+
+
+def _dashed(path: tuple[str, ...]) -> str:
+    return "-".join(path).replace("_", "-")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, tuple | list):
+        return ",".join(str(item) for item in value)
+    return str(value)
