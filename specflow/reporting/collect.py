@@ -1,0 +1,167 @@
+"""What the report shows, gathered from artifacts into plain values."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from specflow.reporting.curves import Curves, read_curves
+
+SHARE_BINS = 10
+
+
+class Made(Protocol):
+    """The part of an artifact that the report reads."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def inputs(self) -> Mapping[str, str]: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+    @property
+    def metrics(self) -> Mapping[str, Any]: ...
+    @property
+    def item(self) -> str | None: ...
+
+
+class TokenDocument(Protocol):
+    """The part of a tokenised document that the report reads."""
+
+    @property
+    def split(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+    @property
+    def supervised(self) -> Sequence[bool]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterResult:
+    """Everything known about one drafter."""
+
+    name: str
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    curves: Curves = Curves()
+    benchmark: Mapping[str, Any] | None = None
+    """``result.json``."""
+    verification: Mapping[str, Any] | None = None
+    """``verification.json``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Counts of the data, by split and kind."""
+
+    rows: Sequence[Mapping[str, Any]] = ()
+    """``split, kind, documents, tokens, supervised, longest``."""
+    share_counts: Sequence[int] = ()
+    """Documents by supervised share, ``SHARE_BINS`` equal bins of [0, 1]."""
+    quarantined: Mapping[str, int] = field(default_factory=dict)
+    """Rows set aside, by stage and reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportData:
+    title: str
+    drafters: Sequence[DrafterResult]
+    corpus: Corpus
+    features: Mapping[str, Any]
+    """Metrics of the capture."""
+    lineage: Sequence[Mapping[str, Any]]
+    """``kind, item, key, inputs, parameters`` of each artifact."""
+
+
+def gather(
+    *,
+    title: str,
+    drafters: Sequence[Made],
+    verifications: Sequence[Made],
+    benchmarks: Sequence[Made],
+    data: Sequence[Made],
+    documents: Iterable[TokenDocument],
+) -> ReportData:
+    """Join artifacts by drafter key. ``data``: features, tokens and conversations, in any order."""
+    return ReportData(
+        title=title,
+        drafters=[_drafter(made, verifications, benchmarks) for made in sorted(drafters, key=_name)],
+        corpus=_corpus(documents, data),
+        features=next((dict(a.metrics) for a in data if a.kind == "features"), {}),
+        lineage=[
+            {
+                "kind": a.kind,
+                "item": a.item or "",
+                "key": a.key,
+                "inputs": dict(a.inputs),
+                "parameters": dict(a.parameters),
+            }
+            for a in (*data, *sorted((*drafters, *verifications, *benchmarks), key=lambda a: (_name(a), a.kind)))
+        ],
+    )
+
+
+def _drafter(made: Made, verifications: Sequence[Made], benchmarks: Sequence[Made]) -> DrafterResult:
+    verification, benchmark = (next((a for a in many if made.key in _keys(a)), None) for many in (verifications, benchmarks))
+    return DrafterResult(
+        name=_name(made),
+        manifest=_json(made.path / "drafter" / "manifest.json") or {},
+        curves=read_curves(made.path / "metrics.jsonl") if (made.path / "metrics.jsonl").exists() else Curves(),
+        benchmark=_json(benchmark.path / "result.json") if benchmark else None,
+        verification=_json(verification.path / "verification.json") if verification else None,
+    )
+
+
+def _keys(made: Made) -> set[str]:
+    """Keys of its inputs: some stores map kind to key, others key to kind."""
+    return {*made.inputs.values(), *made.inputs.keys()}
+
+
+def _corpus(documents: Iterable[TokenDocument], data: Sequence[Made]) -> Corpus:
+    groups: dict[tuple[str, str], Counter[str]] = {}
+    bins = [0] * SHARE_BINS
+    for document in documents:
+        length, supervised = len(document.token_ids), sum(bool(s) for s in document.supervised)
+        group = groups.setdefault((document.split, document.kind), Counter())
+        group.update(documents=1, tokens=length, supervised=supervised)
+        group["longest"] = max(group["longest"], length)
+        bins[min(int(SHARE_BINS * supervised / max(length, 1)), SHARE_BINS - 1)] += 1
+    order = sorted(groups, key=lambda g: (g[0] != "train", g))
+    return Corpus(
+        rows=[{"split": split, "kind": kind, **groups[split, kind]} for split, kind in order],
+        share_counts=bins,
+        quarantined=dict(sorted(_quarantined(data).items())),
+    )
+
+
+def _quarantined(data: Sequence[Made]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for made in data:
+        path = made.path / "quarantine.jsonl"
+        if not path.exists():
+            continue
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.strip():
+                row = json.loads(line)
+                found[f"{made.kind}: {row.get('reason') or row.get('code') or 'unknown'}"] += 1
+    return found
+
+
+def _name(made: Made) -> str:
+    return made.item or made.key[:12]
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return value

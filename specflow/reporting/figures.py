@@ -1,0 +1,202 @@
+"""Interactive figures of the HTML report, as Plotly JSON without colours of paper or ink: the page's theme sets those."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specflow.reporting.collect import SHARE_BINS, Corpus, DrafterResult
+from specflow.reporting.curves import smooth
+from specflow.reporting.palette import DRAFTER, PLAIN, ROUND_PARTS, series_colours
+
+INK = "ink"
+"""A line colour the page replaces by its own text colour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageFigure:
+    """``spec``: Plotly's ``{data, layout}`` as JSON text, safe inside a script element."""
+
+    id: str
+    title: str
+    note: str
+    spec: str
+
+
+def drafter_figures(drafter: DrafterResult) -> dict[str, list[PageFigure]]:
+    """Figures by section: ``speed``, ``acceptance``, ``time``, ``training``."""
+    groups, prefix = _groups(drafter), f"{drafter.name}-"
+    found: dict[str, list[PageFigure]] = {"speed": [], "acceptance": [], "time": [], "training": []}
+    if groups:
+        found["speed"] = [_rates(groups, prefix), _tau(groups, prefix)]
+        found["acceptance"] = [
+            _acceptance(groups, prefix, "cumulative", "Accepted up to a position", "Share of rounds."),
+            _acceptance(
+                groups, prefix, "conditional", "Accepted at a position",
+                "Given that every earlier position of the round was accepted.",
+            ),
+        ]  # fmt: skip
+        found["time"] = [_round(groups, prefix), _per_token(groups, prefix)]
+    if drafter.curves.loss.steps:
+        found["training"].append(_loss(drafter, prefix))
+    if drafter.curves.tau.steps:
+        found["training"].append(_heldout(drafter, prefix))
+    return found
+
+
+def share_figure(corpus: Corpus) -> PageFigure:
+    """Histogram of the supervised share of the documents."""
+    labels = [f"{100 * i // SHARE_BINS}–{100 * (i + 1) // SHARE_BINS} %" for i in range(SHARE_BINS)]
+    return _figure(
+        "data-share",
+        "Supervised share of a document",
+        "Documents by the share of their tokens that are the target's own answer.",
+        [{"type": "bar", "x": labels, "y": list(corpus.share_counts), "marker": {"color": DRAFTER}, "name": "documents"}],
+        {"xaxis": {"type": "category"}, "yaxis": {"title": {"text": "documents"}}, "showlegend": False},
+    )
+
+
+def _rates(groups: Mapping[str, Any], prefix: str) -> PageFigure:
+    sides = (("plain", "plain decoding", PLAIN), ("speculative", "with drafter", DRAFTER))
+    data = [
+        {
+            "type": "bar",
+            "name": label,
+            "x": list(groups),
+            "y": [g[side]["tokens_per_second"] for g in groups.values()],
+            "marker": {"color": colour},
+            "hovertemplate": "%{x}: %{y:.1f} tokens/s",
+        }
+        for side, label, colour in sides
+    ]
+    return _figure(
+        f"{prefix}rates", "Tokens per second", "Tokens after the first over the time from the first to the last.",
+        data, {"barmode": "group", "yaxis": {"title": {"text": "tokens/s"}}},
+    )  # fmt: skip
+
+
+def _tau(groups: Mapping[str, Any], prefix: str) -> PageFigure:
+    colours = series_colours(k for k in groups if k != "all")
+    data = [
+        {
+            "type": "bar", "name": kind, "x": [kind], "y": [group["tau"]],
+            "marker": {"color": colours.get(kind, PLAIN)}, "hovertemplate": "%{y:.2f} tokens per round",
+        }
+        for kind, group in groups.items()
+    ]  # fmt: skip
+    return _figure(
+        f"{prefix}tau", "Tau by kind of prompt", "Tokens delivered per round, the bonus or correction included; 1 is plain decoding.",
+        data, {"showlegend": False, "yaxis": {"title": {"text": "tokens per round"}}},
+    )  # fmt: skip
+
+
+def _acceptance(groups: Mapping[str, Any], prefix: str, which: str, title: str, note: str) -> PageFigure:
+    colours = series_colours(k for k in groups if k != "all")
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": kind,
+            "x": list(range(1, len(group["acceptance"][which]) + 1)),
+            "y": group["acceptance"][which],
+            "line": {"color": colours.get(kind, INK), "width": 2.5},
+            "hovertemplate": "position %{x}: %{y:.1%}",
+        }
+        for kind, group in groups.items()
+    ]
+    layout = {
+        "xaxis": {"title": {"text": "position after the anchor"}, "dtick": 1},
+        "yaxis": {"range": [0, 1.03], "tickformat": ".0%"},
+    }
+    return _figure(f"{prefix}{which}", title, note, data, layout)
+
+
+def _round(groups: Mapping[str, Any], prefix: str) -> PageFigure:
+    rows = {k: g["round_seconds"] for k, g in groups.items() if g["round_seconds"]}
+    data = [
+        {
+            "type": "bar", "orientation": "h", "name": part, "y": list(rows),
+            "x": [1000 * seconds[part] for seconds in rows.values()],
+            "marker": {"color": colour}, "hovertemplate": "%{x:.2f} ms",
+        }
+        for part, colour in ROUND_PARTS.items()
+    ]  # fmt: skip
+    layout = {"barmode": "stack", "xaxis": {"title": {"text": "ms"}}, "yaxis": {"autorange": "reversed"}}
+    return _figure(
+        f"{prefix}round", "Where a round spends its time", "Mean of one draft-and-verify round. State: keys, values and features.",
+        data, layout,
+    )  # fmt: skip
+
+
+def _per_token(groups: Mapping[str, Any], prefix: str) -> PageFigure:
+    parts = (("predicted", "predicted", "#9CC3E6"), ("measured", "measured", DRAFTER), ("plain", "plain decoding", PLAIN))
+    data = [
+        {
+            "type": "bar", "name": label, "x": list(groups),
+            "y": [_thousand(g["seconds_per_token"][part]) for g in groups.values()],
+            "marker": {"color": colour}, "hovertemplate": "%{x}: %{y:.1f} ms",
+        }
+        for part, label, colour in parts
+    ]  # fmt: skip
+    return _figure(
+        f"{prefix}per-token", "Time per token, predicted and measured",
+        "Predicted: the run's mean round time over the kind's tau.",
+        data, {"barmode": "group", "yaxis": {"title": {"text": "ms"}}},
+    )  # fmt: skip
+
+
+def _loss(drafter: DrafterResult, prefix: str) -> PageFigure:
+    series = drafter.curves.loss
+    raw = {"name": "each step", "y": series.values, "line": {"color": PLAIN, "width": 1}, "opacity": 0.5}
+    mean = {"name": "moving mean", "y": smooth(series.values), "line": {"color": DRAFTER, "width": 2.5}}
+    data = [{"type": "scatter", "mode": "lines", "x": list(series.steps), **line} for line in (raw, mean)]
+    return _figure(
+        f"{prefix}loss", "Training loss", "Cross-entropy in nats, weighted by position.", data,
+        {"xaxis": {"title": {"text": "optimiser step"}}},
+    )  # fmt: skip
+
+
+def _heldout(drafter: DrafterResult, prefix: str) -> PageFigure:
+    curves = drafter.curves
+    colours = series_colours(curves.tau_by_kind)
+    lines = [(kind, series, colours[kind]) for kind, series in curves.tau_by_kind.items()]
+    data = [
+        {
+            "type": "scatter", "mode": "lines+markers", "name": name, "x": list(series.steps), "y": list(series.values),
+            "line": {"color": colour, "width": 2.5}, "hovertemplate": "step %{x}: %{y:.2f}",
+        }
+        for name, series, colour in [*lines, ("all", curves.tau, INK)]
+    ]  # fmt: skip
+    return _figure(
+        f"{prefix}heldout", "Held-out tau during training",
+        "A free walk with the engine's own proposer on prompts that are never trained on.",
+        data, {"xaxis": {"title": {"text": "optimiser step"}}, "yaxis": {"title": {"text": "tokens per round"}}},
+    )  # fmt: skip
+
+
+def _groups(drafter: DrafterResult) -> dict[str, Any]:
+    result = drafter.benchmark
+    if not result:
+        return {}
+    kinds = dict(result["kinds"])
+    return kinds if len(kinds) == 1 else {**kinds, "all": result["total"]}
+
+
+def _thousand(value: float | None) -> float | None:
+    return None if value is None else 1000 * value
+
+
+def _figure(id: str, title: str, note: str, data: Sequence[Any], layout: Mapping[str, Any]) -> PageFigure:
+    """Checked by Plotly's own schema, then serialised with sorted keys."""
+    import plotly.graph_objects as go
+
+    checked = [{**trace, **({"line": {**trace["line"], "color": PLAIN}} if _inked(trace) else {})} for trace in data]
+    go.Figure(data=checked, layout=dict(layout))
+    spec = json.dumps({"data": list(data), "layout": dict(layout)}, sort_keys=True, allow_nan=False)
+    return PageFigure(id=id, title=title, note=note, spec=spec.replace("<", "\\u003c"))
+
+
+def _inked(trace: Mapping[str, Any]) -> bool:
+    return bool(trace.get("line", {}).get("color") == INK)

@@ -1,0 +1,233 @@
+"""The report as one HTML file that loads nothing from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specflow.reporting import text
+from specflow.reporting.collect import Corpus, DrafterResult, ReportData
+from specflow.reporting.figures import drafter_figures, share_figure
+from specflow.reporting.summary import best_drafter, headline
+
+
+def render_html(data: ReportData) -> str:
+    """The whole page; the same data gives the same text."""
+    import jinja2
+    from plotly.offline import get_plotlyjs
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("specflow.reporting", "templates"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    best = best_drafter(data)
+    return environment.get_template("report.html.j2").render(
+        data=data,
+        best=best,
+        lead=_lead(best) if best else "",
+        cards=_cards(best) if best else [],
+        comparison=_comparison(data.drafters) if len(data.drafters) > 1 else None,
+        drafters=[_drafter(d) for d in data.drafters],
+        corpus=_corpus(data.corpus),
+        features_rows=[(k, text.compact(v)) for k, v in sorted(data.features.items())],
+        limits=limits(best),
+        conventions=_conventions(best.benchmark) if best and best.benchmark else [],
+        lineage=[_lineage(row) for row in data.lineage],
+        plotly=get_plotlyjs(),
+    )
+
+
+def limits(best: DrafterResult | None) -> list[str]:
+    """What a reader must not conclude from the figures."""
+    engine = (best.benchmark or {}).get("engine", {}) if best else {}
+    device = str(engine.get("device", "cpu")).upper()
+    lines = [
+        "One request at a time. With many requests in flight a server is less bound by reading weights, and the gain "
+        "of any drafter shrinks; it can turn into a loss.",
+        f"One machine ({device}). The price of verifying several rows against one differs on other hardware, and with "
+        "it the speed-up; tau carries over, the time of a round does not.",
+        "Greedy decoding. With sampling, acceptance is usually lower.",
+        "Prompts of the kinds listed. A drafter learns a workload; on other text expect the lower end of what is shown.",
+        "The embedded engine. A serving engine has other costs per round and was not run here.",
+    ]
+    return lines
+
+
+def _lead(best: DrafterResult) -> str:
+    total = headline((best.benchmark or {})["total"])
+    if total["speedup"] is None:
+        return f"Drafter {best.name} was run, but no baseline could be formed: nothing is said about a speed-up."
+    verb = "delivers" if total["speedup"] >= 1 else "slows down to"
+    return (
+        f"On {total['prompts']} held-out prompts the target with drafter {best.name} {verb} "
+        f"{text.number(total['drafter_tokens_per_second'], 1)} tokens per second where plain decoding in the same run "
+        f"delivers {text.number(total['baseline_tokens_per_second'], 1)}."
+    )
+
+
+def _cards(best: DrafterResult) -> list[dict[str, Any]]:
+    result = best.benchmark or {}
+    total = headline(result["total"])
+    span = text.interval(total["speedup_low"], total["speedup_high"])
+    proposals = result["drafter"].get("num_proposals")
+    return [
+        {"label": "Speed-up", "value": text.times(total["speedup"]), "unit": "", "sub": f"95 % interval {span}", "main": True},
+        {
+            "label": "With drafter", "value": text.number(total["drafter_tokens_per_second"], 1), "unit": "tok/s",
+            "sub": "batch 1, greedy", "main": False,
+        },
+        {
+            "label": "Plain decoding", "value": text.number(total["baseline_tokens_per_second"], 1), "unit": "tok/s",
+            "sub": "same engine, same run", "main": False,
+        },
+        {
+            "label": "Tau", "value": text.number(total["tau"]), "unit": "tok/round",
+            "sub": f"at most {proposals + 1}" if proposals else "", "main": False,
+        },
+    ]  # fmt: skip
+
+
+def _groups(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {**result["kinds"], "all prompts": result["total"]}
+
+
+def _comparison(drafters: Sequence[DrafterResult]) -> dict[str, Any]:
+    rows = []
+    for drafter in drafters:
+        if drafter.benchmark:
+            line = headline(drafter.benchmark["total"])
+            rows.append(
+                [
+                    drafter.name,
+                    text.number(line["baseline_tokens_per_second"], 1),
+                    text.number(line["drafter_tokens_per_second"], 1),
+                    text.number(line["tau"]),
+                    text.times(line["speedup"]),
+                    text.interval(line["speedup_low"], line["speedup_high"]),
+                ]
+            )
+        else:
+            rows.append([drafter.name, *[text.NONE] * 5])
+    return {"head": ["drafter", "plain tok/s", "drafter tok/s", "tau", "speed-up", "95 % interval"], "rows": rows}
+
+
+def _drafter(drafter: DrafterResult) -> dict[str, Any]:
+    result, verification = drafter.benchmark, drafter.verification or {}
+    checks = [
+        {"what": c["what"], "passed": c["passed"], "numbers": text.compact(c["numbers"])}
+        for c in verification.get("checks", [])
+    ]
+    failed = sum(not c["passed"] for c in checks)
+    return {
+        "name": drafter.name,
+        "result": result is not None,
+        "figures": drafter_figures(drafter),
+        "training_note": f"Steps: {text.count(max(drafter.curves.loss.steps, default=0))}.",
+        "checks": checks,
+        "checks_note": f"{len(checks) - failed} of {len(checks)} checks passed.",
+        **(_measured(result) if result else {}),
+    }
+
+
+def _measured(result: Mapping[str, Any]) -> dict[str, Any]:
+    engine = result["engine"]
+    return {
+        "setting": f"Batch {result['concurrency']}, {result['sampling']['name']}, {engine['precision']} arithmetic, "
+        f"{engine['threads']} threads; plain and speculative decoding alternate prompt by prompt.",
+        "speed": {
+            "head": ["kind", "prompts", "plain tok/s", "drafter tok/s", "speed-up", "95 % interval", "median prompt",
+                     "with prefill", "tau"],
+            "rows": [_speed_row(kind, group) for kind, group in _groups(result).items()],
+        },
+        "acceptance": {
+            "head": ["kind", "", *[str(i + 1) for i in range(len(result["total"]["acceptance"]["cumulative"]))]],
+            "rows": [
+                [kind, which, *_padded(group["acceptance"][which], len(result["total"]["acceptance"][which]))]
+                for kind, group in _groups(result).items()
+                for which in ("cumulative", "conditional")
+            ],
+        },
+        "time": {
+            "head": ["kind", "draft ms", "verify ms", "state ms", "other ms", "round ms", "predicted ms/tok",
+                     "measured ms/tok", "plain ms/tok"],
+            "rows": [_time_row(kind, group) for kind, group in _groups(result).items()],
+        },
+        "transformers": _transformers(result.get("transformers")),
+    }  # fmt: skip
+
+
+def _speed_row(kind: str, group: Mapping[str, Any]) -> list[str]:
+    speedup = group["speedup"] or {}
+    return [
+        kind,
+        text.count(group["prompts"]),
+        text.number(group["plain"]["tokens_per_second"], 1),
+        text.number(group["speculative"]["tokens_per_second"], 1),
+        text.times(speedup.get("ratio")),
+        text.interval(speedup.get("low"), speedup.get("high")),
+        text.times(speedup.get("median_of_prompts")),
+        text.times(speedup.get("with_prefill")),
+        text.number(group["tau"]),
+    ]
+
+
+def _time_row(kind: str, group: Mapping[str, Any]) -> list[str]:
+    seconds, per_token = group["round_seconds"] or {}, group["seconds_per_token"]
+    parts = [text.milliseconds(seconds.get(part)) for part in ("draft", "verify", "state", "other", "total")]
+    return [kind, *parts, *(text.milliseconds(per_token[part]) for part in ("predicted", "measured", "plain"))]
+
+
+def _padded(values: Sequence[float | None], width: int) -> list[str]:
+    return [text.percent(v) for v in values] + [text.NONE] * (width - len(values))
+
+
+def _transformers(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if not found:
+        return None
+    rows = [
+        [name, text.number(row["tokens_per_second"], 1), text.times(row.get("plain_over_this"))]
+        for name, row in found["rates"].items()
+    ]
+    return {
+        "note": f"{found['prompts']} of the prompts, {found['max_new_tokens']} tokens each, alternating, same threads. "
+        "Decode only, as above.",
+        "head": ["generate", "tok/s", "plain decoding here is faster by"],
+        "rows": rows,
+    }
+
+
+def _corpus(corpus: Corpus) -> dict[str, Any]:
+    rows = [
+        [
+            row["split"], row["kind"], text.count(row["documents"]), text.count(row["tokens"]),
+            text.count(row["supervised"]), text.percent(row["supervised"] / max(row["tokens"], 1)), text.count(row["longest"]),
+        ]
+        for row in corpus.rows
+    ]  # fmt: skip
+    documents, tokens, supervised = (sum(row[k] for row in corpus.rows) for k in ("documents", "tokens", "supervised"))
+    share = text.percent(supervised / max(tokens, 1))
+    longest = text.count(max((row["longest"] for row in corpus.rows), default=0))
+    rows.append(["all", "", text.count(documents), text.count(tokens), text.count(supervised), share, longest])
+    set_aside = ", ".join(f"{reason} {n}" for reason, n in corpus.quarantined.items()) or "none"
+    return {
+        "head": ["split", "kind", "documents", "tokens", "supervised", "share", "longest"],
+        "rows": rows,
+        "quarantined": f"Rows set aside (quarantine): {set_aside}.",
+        "figure": share_figure(corpus),
+    }
+
+
+def _conventions(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    groups = ("conventions", "sampling", "template", "dataset", "engine", "drafter", "target", "hardware", "versions")
+    found = [(name, result[name]) for name in groups if name in result]
+    return [(name, text.compact(value)) for name, value in found] + [("cache", str(result["cache_state"]))]
+
+
+def _lineage(row: Mapping[str, Any]) -> dict[str, str]:
+    inputs = ", ".join(f"{k[:12]} {v[:12]}" for k, v in sorted(row["inputs"].items()))
+    return {
+        "kind": row["kind"],
+        "item": row["item"],
+        "key": row["key"][:12],
+        "inputs": inputs or text.NONE,
+        "parameters": text.compact(row["parameters"]) if row["parameters"] else text.NONE,
+    }

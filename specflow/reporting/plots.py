@@ -1,0 +1,188 @@
+"""PNG pictures of a report, through matplotlib without its global state; the same data gives the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specflow.reporting import text
+from specflow.reporting.collect import DrafterResult, ReportData
+from specflow.reporting.curves import smooth
+from specflow.reporting.palette import DRAFTER, PLAIN, ROUND_PARTS, series_colours
+from specflow.reporting.summary import best_drafter
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, SOFT, GRID = "#1F2733", "#5B6675", "#E3E7EC"
+DPI = 144
+_STYLE: Mapping[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": SOFT,
+    "axes.edgecolor": "#C5CCD5",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+
+Panel = Callable[["Axes", DrafterResult], None]
+
+
+def write_plots(data: ReportData, directory: Path) -> list[Path]:
+    """``overview.png loss.png acceptance.png round.png`` of the best drafter, with its name for each other one."""
+    best = best_drafter(data) or (data.drafters[0] if data.drafters else None)
+    written: list[Path] = []
+    for drafter in data.drafters:
+        suffix = "" if drafter is best else f"-{drafter.name}"
+        pictures: dict[str, Sequence[Panel]] = {"loss": (loss, heldout_tau)}
+        if drafter.benchmark:
+            pictures |= {
+                "overview": (rates, cumulative),
+                "acceptance": (cumulative, conditional),
+                "round": (round_split, time_per_token),
+            }
+        for name, panels in pictures.items():
+            path = directory / f"{name}{suffix}.png"
+            _save(drafter, panels, path)
+            written.append(path)
+    return sorted(written)
+
+
+def rates(axes: Axes, drafter: DrafterResult) -> None:
+    """Tokens per second by kind, plain beside drafter, with the speed-up above each pair."""
+    groups = _groups(drafter)
+    places = range(len(groups))
+    plain = [g["plain"]["tokens_per_second"] or 0.0 for g in groups.values()]
+    fast = [g["speculative"]["tokens_per_second"] or 0.0 for g in groups.values()]
+    axes.bar([p - 0.2 for p in places], plain, 0.36, color=PLAIN, label="plain decoding")
+    axes.bar([p + 0.2 for p in places], fast, 0.36, color=DRAFTER, label="with drafter")
+    top = max([*plain, *fast, 1e-9])
+    for place, (group, high) in enumerate(zip(groups.values(), map(max, plain, fast), strict=True)):
+        ratio = (group["speedup"] or {}).get("ratio")
+        axes.text(place, high + 0.02 * top, text.times(ratio), ha="center", va="bottom", weight="bold", fontsize=10)
+    axes.set_ylim(0, 1.3 * top)
+    axes.set_xticks(list(places), list(groups))
+    axes.set_title("Tokens per second")
+    axes.grid(axis="y", color=GRID)
+    axes.legend(loc="upper right", ncols=2, borderaxespad=0)
+
+
+def cumulative(axes: Axes, drafter: DrafterResult) -> None:
+    _acceptance(axes, drafter, "cumulative", "Share of rounds accepted up to a position")
+
+
+def conditional(axes: Axes, drafter: DrafterResult) -> None:
+    _acceptance(axes, drafter, "conditional", "… given that all earlier positions were accepted")
+
+
+def loss(axes: Axes, drafter: DrafterResult) -> None:
+    series = drafter.curves.loss
+    axes.plot(series.steps, series.values, color=PLAIN, alpha=0.45, linewidth=0.8)
+    axes.plot(series.steps, smooth(series.values), color=DRAFTER, linewidth=1.8)
+    axes.set_title("Training loss")
+    axes.set_xlabel("optimiser step")
+    axes.grid(color=GRID)
+
+
+def heldout_tau(axes: Axes, drafter: DrafterResult) -> None:
+    curves = drafter.curves
+    colours = series_colours(curves.tau_by_kind)
+    for kind, series in curves.tau_by_kind.items():
+        axes.plot(series.steps, series.values, color=colours[kind], linewidth=1.4, marker="o", markersize=3, label=kind)
+    axes.plot(curves.tau.steps, curves.tau.values, color=INK, linewidth=2, marker="o", markersize=3.5, label="all")
+    axes.set_title("Held-out tau during training")
+    axes.set_xlabel("optimiser step")
+    axes.grid(color=GRID)
+    if curves.tau.steps:
+        axes.legend(loc="lower right")
+
+
+def round_split(axes: Axes, drafter: DrafterResult) -> None:
+    """Mean milliseconds of one round, stacked, one bar per group."""
+    groups = {k: g for k, g in _groups(drafter).items() if g["round_seconds"]}
+    left = [0.0] * len(groups)
+    for part, colour in ROUND_PARTS.items():
+        widths = [1000 * g["round_seconds"][part] for g in groups.values()]
+        axes.barh(list(groups), widths, left=left, color=colour, label=part, height=0.55)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    for place, total in enumerate(left):
+        axes.text(total, place, f"  {total:.1f}", va="center", color=SOFT)
+    axes.set_xlim(0, 1.15 * max([*left, 1e-9]))
+    axes.set_ylim(-0.6, len(groups) + 0.1)
+    axes.invert_yaxis()
+    axes.set_title("Milliseconds of one round", pad=28)
+    axes.grid(axis="x", color=GRID)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.3, columnspacing=1.2, handlelength=1)
+
+
+def time_per_token(axes: Axes, drafter: DrafterResult) -> None:
+    groups = _groups(drafter)
+    parts = (("predicted", "#9CC3E6"), ("measured", DRAFTER), ("plain", PLAIN))
+    for shift, (part, colour) in enumerate(parts):
+        values = [1000 * (g["seconds_per_token"][part] or 0.0) for g in groups.values()]
+        places = [p + 0.26 * (shift - 1) for p in range(len(groups))]
+        axes.bar(places, values, 0.24, color=colour, label=part)
+    axes.set_xticks(range(len(groups)), list(groups))
+    axes.set_title("Milliseconds per token", pad=28)
+    axes.grid(axis="y", color=GRID)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.3, columnspacing=1.2, handlelength=1)
+
+
+def _acceptance(axes: Axes, drafter: DrafterResult, which: str, title: str) -> None:
+    groups = _groups(drafter)
+    colours = series_colours(k for k in groups if k != "all")
+    for kind, group in groups.items():
+        values = [float("nan") if v is None else 100 * v for v in group["acceptance"][which]]
+        positions = list(range(1, len(values) + 1))
+        colour = colours.get(kind, INK)
+        axes.plot(positions, values, color=colour, marker="o", markersize=4, linewidth=1.8, label=kind)
+    axes.set_ylim(0, 103)
+    axes.set_title(title)
+    axes.set_xlabel("position after the anchor")
+    axes.set_ylabel("%")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(color=GRID)
+    axes.legend(loc="upper right" if which == "cumulative" else "lower left")
+
+
+def _groups(drafter: DrafterResult) -> dict[str, Mapping[str, Any]]:
+    """Kinds, then the whole run where that is more than one kind."""
+    result = drafter.benchmark or {}
+    kinds: dict[str, Mapping[str, Any]] = dict(result["kinds"])
+    return kinds if len(kinds) == 1 else {**kinds, "all": result["total"]}
+
+
+def _save(drafter: DrafterResult, panels: Sequence[Panel], path: Path) -> None:
+    import matplotlib
+
+    with matplotlib.rc_context(dict(_STYLE)):
+        figure = _figure(len(panels))
+        for axes, panel in zip(figure.axes, panels, strict=True):
+            panel(axes, drafter)
+        figure.savefig(path, dpi=DPI, facecolor="white", metadata={"Software": None})
+
+
+def _figure(panels: int) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2 * panels, 3.7), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(w_pad=0.15, h_pad=0.1, wspace=0.06)  # type: ignore[union-attr, call-arg]
+    figure.subplots(1, panels)
+    return figure

@@ -1,0 +1,57 @@
+"""Numbers and tables as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+NONE = "–"
+
+
+def number(value: float | int | None, digits: int = 2) -> str:
+    """``1234.5678`` -> ``1,234.57``; none and NaN become a dash."""
+    if value is None or value != value:
+        return NONE
+    return f"{value:,.{digits}f}"
+
+
+def count(value: int | None) -> str:
+    return NONE if value is None else f"{value:,}"
+
+
+def times(value: float | None) -> str:
+    return NONE if value is None else f"{number(value)}×"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    return NONE if low is None or high is None else f"{number(low)} – {number(high)}"
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    return NONE if value is None else f"{100 * value:.{digits}f} %"
+
+
+def milliseconds(value: float | None) -> str:
+    return NONE if value is None else number(1000 * value, 1)
+
+
+def compact(value: Any) -> str:
+    """A JSON value in one short line."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={compact(v)}" for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(compact(v) for v in value) + "]"
+    return NONE if value is None else str(value)
+
+
+def plain_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Columns aligned with spaces; the first row is the header, the first ``left`` columns are left-aligned."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = (c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        return "  ".join(cells).rstrip()
+
+    return "\n".join([line(rows[0]), "  ".join("-" * w for w in widths), *(line(row) for row in rows[1:])])

@@ -1,0 +1,176 @@
+"""DFlash drafter -> the directory that SGLang 0.5.23 loads as ``DFlashDraftModel``.
+
+``model_type`` is ``qwen3``: the draft layers are Qwen3 decoder layers (per-head q/k norms, no attention bias), so
+transformers reads the file without remote code. Three defaults of that config class would change the drafter, hence
+these keys are always written: ``layer_types`` (left out, transformers fills it in, and a class with sliding layers
+would turn the block causal), ``is_causal: false`` (the block is bidirectional), ``sliding_window: null`` with
+``use_sliding_window: false``. The rotary base is written in both forms, ``rope_theta``/``rope_scaling`` and
+``rope_parameters``, because engines and transformers versions read one or the other.
+
+Method keys stand both in ``dflash_config`` (looked up first) and at the top level. ``block_size`` is the verify
+window, anchor included. ``target_layer_ids`` are 0-based ids of the layers whose *output* is read, as in our manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ARCHITECTURE = "DFlashDraftModel"
+LAYER_CONVENTION = "output_of_layer"
+CONFIG_KEYS = frozenset(
+    {
+        "architectures", "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "intermediate_size", "hidden_act", "rms_norm_eps", "attention_bias",
+        "rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings", "layer_types", "is_causal",
+        "use_sliding_window", "sliding_window", "vocab_size", "tie_word_embeddings", "dtype", "torch_dtype",
+        "block_size", "num_target_layers", "dflash_config",
+    }
+)  # fmt: skip
+METHOD_KEYS = frozenset({"mask_token", "mask_token_id", "target_layer_ids", "num_target_layers", "block_size"})
+OPTIONAL_METHOD_KEYS = frozenset({"mask_token"})
+
+
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary parameters ``{rope_type, rope_theta, ...}`` from either form of a config; the newer form wins.
+
+    Raises ``ValueError`` where neither form gives a base, or the two contradict each other.
+    """
+    newer, older = config.get("rope_parameters"), config.get("rope_theta")
+    theta = (newer or {}).get("rope_theta", older)
+    if theta is None:
+        raise ValueError("expected rope_theta or rope_parameters.rope_theta, found neither")
+    if newer and older is not None and float(older) != float(theta):
+        raise ValueError(f"expected one rotary base, found rope_theta {older} and rope_parameters {newer}")
+    scaling = dict(config.get("rope_scaling") or {})
+    found = {**scaling, **(newer or {}), "rope_theta": float(theta)}
+    found["rope_type"] = found.get("rope_type") or found.pop("type", None) or "default"
+    return found
+
+
+def layout_config(
+    geometry: Mapping[str, Any], manifest: Mapping[str, Any], target: Mapping[str, Any], *, dtype: str
+) -> dict[str, Any]:
+    """``config.json`` of the draft.
+
+    ``geometry``: the drafter's own config; ``target``: the target's Hugging Face config; ``dtype``: torch name.
+    Raises ``ValueError`` where the manifest uses another layer convention than the engine.
+    """
+    if manifest.get("layer_convention") != LAYER_CONVENTION:
+        raise ValueError(f"expected layer_convention {LAYER_CONVENTION!r}, found {manifest.get('layer_convention')!r}")
+    rope = rope_of(geometry)
+    scaling = {k: v for k, v in rope.items() if k != "rope_theta"}
+    layers, block = int(geometry["num_layers"]), int(manifest["block_size"])
+    method: dict[str, Any] = {
+        "mask_token_id": int(manifest["mask_token_id"]),
+        "target_layer_ids": [int(i) for i in manifest["layer_ids"]],
+        "num_target_layers": int(target["num_hidden_layers"]),
+        "block_size": block,
+    }
+    if manifest.get("mask_token"):
+        method["mask_token"] = manifest["mask_token"]
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": "qwen3",
+        "hidden_size": int(geometry["hidden_size"]),
+        "num_hidden_layers": layers,
+        "num_attention_heads": int(geometry["num_heads"]),
+        "num_key_value_heads": int(geometry["num_kv_heads"]),
+        "head_dim": int(geometry["head_dim"]),
+        "intermediate_size": int(geometry["intermediate_size"]),
+        "hidden_act": "silu",
+        "rms_norm_eps": float(geometry["rms_norm_eps"]),
+        "attention_bias": False,
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": scaling if scaling["rope_type"] != "default" else None,
+        "rope_parameters": rope,
+        "max_position_embeddings": int(target["max_position_embeddings"]),
+        "layer_types": ["full_attention"] * layers,
+        "is_causal": False,
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "vocab_size": int(target["vocab_size"]),
+        "tie_word_embeddings": False,
+        "dtype": dtype,
+        "torch_dtype": dtype,
+        "block_size": block,
+        "num_target_layers": method["num_target_layers"],
+        "dflash_config": method,
+    }
+
+
+def layout_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Exact names and shapes of the checkpoint that ``config`` describes (linear weights ``[out, in]``)."""
+    hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    captured = len(config["dflash_config"]["target_layer_ids"])
+    layer = {
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (queries, hidden),
+        "self_attn.k_proj.weight": (keys, hidden),
+        "self_attn.v_proj.weight": (keys, hidden),
+        "self_attn.o_proj.weight": (hidden, queries),
+        "self_attn.q_norm.weight": (head,),
+        "self_attn.k_norm.weight": (head,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    return {
+        "fc.weight": (hidden, captured * hidden),
+        "hidden_norm.weight": (hidden,),
+        "norm.weight": (hidden,),
+        **{f"layers.{i}.{n}": shape for i in range(config["num_hidden_layers"]) for n, shape in layer.items()},
+    }
+
+
+def cast_tensors(tensors: Mapping[str, Tensor], *, dtype: str) -> dict[str, Tensor]:
+    """Contiguous copies in ``dtype``. Raises ``ValueError`` naming every tensor that the dtype cannot hold."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    limit = torch.finfo(kind).max
+    bad = [
+        f"{name}: largest magnitude {float(t.abs().max()):.4g}"
+        for name, t in tensors.items()
+        if not bool(torch.isfinite(t).all()) or float(t.abs().max()) > limit
+    ]
+    if bad:
+        raise ValueError(f"expected finite values within {limit:.4g} ({dtype}), found " + "; ".join(bad))
+    return {name: t.to(kind).contiguous() for name, t in sorted(tensors.items())}
+
+
+def geometry_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The drafter's own config as an engine understands ``config``: the inverse of ``layout_config``."""
+    method = config["dflash_config"]
+    return {
+        "hidden_size": config["hidden_size"],
+        "num_layers": config["num_hidden_layers"],
+        "num_heads": config["num_attention_heads"],
+        "num_kv_heads": config["num_key_value_heads"],
+        "head_dim": config["head_dim"],
+        "intermediate_size": config["intermediate_size"],
+        "rms_norm_eps": config["rms_norm_eps"],
+        "rope_parameters": rope_of(config),
+        "block_size": method["block_size"],
+        "layer_ids": list(method["target_layer_ids"]),
+        "vocab_size": config["vocab_size"],
+        "mask_token_id": method["mask_token_id"],
+        "max_position_embeddings": config["max_position_embeddings"],
+    }
+
+
+def write_layout(directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write ``config.json`` and ``model.safetensors`` to ``directory``, which is made if absent."""
+    import json
+
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    save_file(dict(tensors), str(directory / "model.safetensors"), metadata={"format": "pt"})

@@ -1,0 +1,101 @@
+"""``export``: the trained drafter as the directory a serving engine loads, linted before it exists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from specflow.config.export import ExportParams
+from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+
+NAME = "export"
+KIND = "export"
+INPUTS: Mapping[str, Arity] = {"target": Arity.ONE, "drafter": Arity.ONE}
+
+
+def check(params: ExportParams) -> Iterable[Problem]:
+    return ()
+
+
+def files(params: ExportParams) -> Iterable[Path]:
+    return ()
+
+
+def estimate(params: ExportParams) -> Estimate:
+    return Estimate(seconds=5.0, note=f"the drafter's tensors in {params.dtype}")
+
+
+def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
+    """Payload: ``draft/``, ``launch.json``, ``lint.json``, ``manifest.json``.
+
+    Raises ``StageError`` listing every lint finding; nothing is exported then.
+    """
+    from safetensors.torch import load_file
+
+    from specflow.serving.launch import launch_record
+    from specflow.serving.layouts import dflash
+    from specflow.serving.lint import lint, read_draft
+
+    target, drafter = inputs.one("target"), inputs.one("drafter")
+    geometry, manifest = _json(drafter.file("drafter/config.json")), _json(drafter.file("drafter/manifest.json"))
+    target_config = _json(target.file("config.json"))
+    trained = load_file(str(drafter.file("drafter/model.safetensors")))
+    draft = context.output / "draft"
+    try:
+        config = dflash.layout_config(geometry, manifest, target_config, dtype=params.dtype)
+        dflash.write_layout(draft, config, dflash.cast_tensors(trained, dtype=params.dtype))
+        launch = launch_record(manifest, engine=params.engine, dtype=params.dtype)
+    except (KeyError, ValueError) as error:
+        raise StageError(f"drafter {drafter.key[:12]} cannot be exported for {params.engine}: {error}") from error
+    loaded = read_draft(
+        draft, trained=trained, geometry=geometry, manifest=manifest, target=target_config, dtype=params.dtype
+    )
+    report = lint(loaded, engine=params.engine)
+    if report.findings:
+        listed = "\n".join(f"  {finding}" for finding in report.findings)
+        raise StageError(
+            f"the export of drafter {drafter.key[:12]} for {params.engine} has {len(report.findings)} problems:\n"
+            f"{listed}\nA server would load it without an error and accept few or none of its proposals."
+        )
+    _transformers_reads(draft, config)
+    _write(context.output / "lint.json", report.as_json())
+    _write(context.output / "launch.json", launch)
+    _write(
+        context.output / "manifest.json",
+        {**manifest, "engine": params.engine, "dtype": params.dtype, "drafter_key": drafter.key},
+    )
+    context.log(f"{len(report.tensors)} tensors in {params.dtype}, {len(report.checks)} checks passed")
+    context.log(f"serve it with: {launch['command']}")
+    size = (draft / "model.safetensors").stat().st_size
+    return {"tensors": len(report.tensors), "bytes": size, "lint_checks": len(report.checks), "dtype": params.dtype}
+
+
+def _transformers_reads(draft: Path, config: Mapping[str, Any]) -> None:
+    """Engines read the file through transformers: what it makes of the keys must be what was written."""
+    from transformers import AutoConfig
+
+    read = AutoConfig.from_pretrained(str(draft))
+    expected = {
+        "rope_theta": config["rope_theta"],
+        "is_causal": False,
+        "layer_types": config["layer_types"],
+        "sliding_window": None,
+        "dflash_config": config["dflash_config"],
+        "block_size": config["block_size"],
+    }
+    found = {key: getattr(read, key, None) for key in expected}
+    found["rope_theta"] = (read.rope_parameters or {}).get("rope_theta")
+    wrong = [f"{key}: expected {expected[key]!r}, found {found[key]!r}" for key in expected if found[key] != expected[key]]
+    if wrong:
+        raise StageError("transformers reads draft/config.json differently: " + "; ".join(wrong))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return value
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
