@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 
+class TargetError(ValueError):
+    """A model that cannot be loaded or run as a target; the message says what to do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOutput:
     last_hidden_BTH: Tensor
