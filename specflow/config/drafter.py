@@ -15,6 +15,9 @@ class TrainParams(Section):
     steps: int = Field(default=1000, ge=1, description="Optimiser steps.")
     documents_per_step: int = Field(default=4, ge=1, description="Documents in one step.")
     anchors_per_document: int = Field(default=16, ge=1, description="Anchors sampled from one document per step.")
+    documents_per_pass: int | None = Field(
+        default=None, ge=1, description="Documents in one forward pass, to bound memory; none: those of a step."
+    )
     learning_rate: float = Field(default=6e-4, gt=0, description="Peak learning rate.")
     warmup: float = Field(default=0.04, ge=0, le=1, description="Share of the steps with linear warm-up; then cosine.")
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW weight decay.")

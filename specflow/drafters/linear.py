@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
-
 from specflow_kernels.packed_linear import PackedLinear
+from torch import Tensor
 
 Linear = Callable[[Tensor], Tensor]
 

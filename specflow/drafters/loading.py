@@ -23,6 +23,8 @@ class Manifest:
     method: str
     block_size: int
     num_proposals: int
+    sample_from_anchor: bool = False
+    """Whether the anchor row predicts too; in DFlash it does not."""
     layer_ids: tuple[int, ...]
     layer_convention: str = "output_of_layer"
     mask_token: str

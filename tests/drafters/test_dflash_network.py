@@ -107,7 +107,7 @@ def test_geometry_round_trip_and_refusals() -> None:
     with pytest.raises(ValueError, match="unknown keys"):
         DFlashGeometry.from_dict({**made.to_dict(), "extra": 1})
     for wrong in ({"layer_ids": [2, 1]}, {"mask_token_id": 97}, {"num_kv_heads": 3}, {"block_size": 1}):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=str(next(iter(wrong)))):
             geometry(**wrong)
 
 

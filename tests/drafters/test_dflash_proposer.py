@@ -40,7 +40,8 @@ def test_proposals_are_the_first_most_likely_tokens() -> None:
     logits = made.logits(5)
     first = [min(v for v in range(97) if row[v] == row.max()) for row in logits]
     assert made.propose(5).tolist() == first
-    assert made.propose(5).dtype == torch.int64 and made.num_proposals == 4 and made.layer_ids == (0, 2, 3)
+    assert made.propose(5).dtype == torch.int64
+    assert (made.num_proposals, made.layer_ids) == (4, (0, 2, 3))
 
 
 def test_ties_go_to_the_lowest_id() -> None:
@@ -71,7 +72,8 @@ def test_one_layer_and_reset_forgets() -> None:
     assert not torch.equal(made.logits(2), first)
     made.reset(9)
     made.extend(doc.features[:9])
-    assert torch.equal(made.logits(2), first) and made.length == 9
+    assert torch.equal(made.logits(2), first)
+    assert made.length == 9
 
 
 def test_outgrowing_the_reservation_is_refused() -> None:

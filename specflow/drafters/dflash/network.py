@@ -1,4 +1,4 @@
-"""The DFlash draft network (arXiv 2602.06036): a few decoder layers over one block, context injected as keys and values.
+"""The DFlash draft network (arXiv 2602.06036): decoder layers over one block, context injected as keys and values.
 
 Parameter names are those the serving engine loads. Legend: N blocks, B rows of a block, S context rows of all
 documents, K captured layers, H hidden size, G key heads, d head size.

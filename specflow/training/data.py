@@ -1,0 +1,126 @@
+"""Documents with features, as training sees them; and which of them a step reads.
+
+Legend: T tokens, K layers of the drafter, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specflow.drafters.anchors import document_order, legal_anchors, sample_anchors
+from specflow.drafters.dflash.blocks import Source
+
+MEMORY_LIMIT = 2 << 30
+"""Bytes of features kept in memory; what lies beyond is read when needed."""
+
+
+class StoredDocument(Protocol):
+    """See ``specflow.features.document.Document``."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def token_ids_T(self) -> Tensor: ...
+    @property
+    def supervised_T(self) -> Tensor: ...
+    @property
+    def features_TKH(self) -> Tensor: ...
+    @property
+    def last_hidden_TH(self) -> Tensor: ...
+
+
+class FeatureSource(Protocol):
+    """What training needs of ``specflow.features.reader.FeatureReader``."""
+
+    def __len__(self) -> int: ...
+    def indices(self, split: str | None = None) -> list[int]: ...
+    def document(self, position: int) -> StoredDocument: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingDocument:
+    index: int
+    kind: str
+    token_ids_T: Tensor
+    supervised_T: Tensor
+    features_TKH: Tensor
+    """Only the drafter's layers; the dtype they are stored in."""
+
+
+class Documents:
+    """Documents of a source by position, with the drafter's layers only; kept in memory up to ``limit`` bytes."""
+
+    def __init__(self, source: FeatureSource, *, columns: Sequence[int], limit: int = MEMORY_LIMIT) -> None:
+        self._source = source
+        self._columns = torch.tensor(list(columns))
+        self._kept: dict[int, TrainingDocument] = {}
+        self._room = limit
+
+    def get(self, position: int) -> TrainingDocument:
+        if position in self._kept:
+            return self._kept[position]
+        stored = self._source.document(position)
+        made = TrainingDocument(
+            index=stored.index,
+            kind=stored.kind,
+            token_ids_T=stored.token_ids_T.clone(),
+            supervised_T=stored.supervised_T.clone(),
+            features_TKH=stored.features_TKH.index_select(1, self._columns),
+        )
+        size = made.features_TKH.numel() * made.features_TKH.element_size()
+        if size <= self._room:
+            self._room -= size
+            self._kept[position] = made
+        return made
+
+
+def documents_of_step(step: int, *, count: int, per_step: int, seed: int) -> list[tuple[int, int]]:
+    """``(epoch, place)`` of the documents of 0-based ``step``: the epochs' permutations, one after the other."""
+    chosen: list[tuple[int, int]] = []
+    orders: dict[int, list[int]] = {}
+    for index in range(step * per_step, (step + 1) * per_step):
+        epoch, place = divmod(index, count)
+        if epoch not in orders:
+            orders[epoch] = document_order(count, seed=seed, epoch=epoch)
+        chosen.append((epoch, orders[epoch][place]))
+    return chosen
+
+
+def source_of(document: TrainingDocument, *, anchors: int, seed: int, epoch: int) -> Source:
+    """A document and the anchors it contributes in this epoch."""
+    return Source(
+        token_ids_T=document.token_ids_T,
+        supervised_T=document.supervised_T,
+        features_TKH=document.features_TKH,
+        anchors=sample_anchors(document.supervised_T, anchors, seed=seed, epoch=epoch, document=document.index),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How a corpus and the training settings fit together; sums over its documents."""
+
+    documents: int
+    tokens: int
+    supervised: int
+    legal_anchors: int
+    documents_without_anchor: int
+
+    @classmethod
+    def of(cls, documents: Documents, positions: Sequence[int]) -> Coverage:
+        found = [documents.get(p) for p in positions]
+        legal = [int(legal_anchors(d.supervised_T).numel()) for d in found]
+        return cls(
+            documents=len(found),
+            tokens=sum(d.token_ids_T.numel() for d in found),
+            supervised=sum(int(d.supervised_T.sum()) for d in found),
+            legal_anchors=sum(legal),
+            documents_without_anchor=sum(n == 0 for n in legal),
+        )
