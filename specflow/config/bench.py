@@ -19,6 +19,13 @@ class BenchParams(Section):
     compare_transformers: bool = Field(
         default=True, description="Also time transformers' own `generate` on some of the prompts."
     )
+    transformers_prompts: int = Field(default=4, ge=1, description="How many prompts, spread over the kinds.")
+    transformers_tokens: int = Field(default=32, ge=2, description="Tokens of each.")
+    near_tie: float = Field(
+        default=0.0,
+        ge=0,
+        description="Logit gap up to which a differing token is called a near tie; it never fails here.",
+    )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
     )

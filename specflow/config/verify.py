@@ -17,6 +17,11 @@ class VerifyParams(Section):
     near_tie: float = Field(
         default=0.0, ge=0, description="Largest logit gap at a differing token that counts as a tie; 0 for fp32."
     )
+    documents: int = Field(
+        default=8, ge=1, description="Stored held-out documents for the checks of export, training and alignment."
+    )
+    anchors_per_document: int = Field(default=8, ge=1, description="Blocks compared in each of them.")
+    batch_size: int = Field(default=8, ge=1, description="Prompts of plain decoding run together.")
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
     )

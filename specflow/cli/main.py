@@ -1,0 +1,40 @@
+"""The command line: ``specflow``. Commands are thin; everything they do is in the packages below."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import specflow
+from specflow.cli import artifacts, doctor, files, flows, stages
+from specflow.cli.group import Group
+
+app = typer.Typer(
+    name="specflow",
+    cls=Group,
+    help="From prompts and a target model to a drafter that makes serving faster, measured.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"specflow {specflow.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+files.register(app)
+doctor.register(app)
+flows.register(app)
+artifacts.register(app)
+stages.register(app)
