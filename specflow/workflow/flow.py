@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from specflow.config.document import Document, KeyPath, dotted, read_document
+from specflow.config.document import Document, dotted, read_document
 from specflow.config.errors import InputErrors, InputProblem, listing, nearest
+from specflow.config.validation import validate
 from specflow.stages.contract import Arity
 from specflow.workflow.registry import STAGES, Registry
 
@@ -64,58 +66,27 @@ def load_flow(path: Path, *, registry: Registry = STAGES) -> Flow:
 
 def parse_flow(document: Document, *, registry: Registry = STAGES) -> Flow:
     """As ``load_flow``, from a document already read."""
-    stages, problems = _parse_stages(document)
-    rest = {key: value for key, value in document.data.items() if key != "stages"}
-    # Every entry was checked alone, so that one bad entry does not hide what is wrong with the graph.
-    flow: Flow | None = None
+    problems: list[InputProblem] = []
     try:
-        flow = Flow.model_validate({**rest, "stages": stages or {"none": FlowStage(stage="none")}})
-    except ValidationError as error:
-        problems += _from_pydantic(error, document, (), Flow)
-    graph = _GraphCheck(stages, document, registry)
+        flow = validate(Flow, document)
+    except InputErrors as errors:
+        problems += errors.problems
+    # The graph is made of the entries that are right, so that one bad entry does not hide what else is wrong.
+    graph = _GraphCheck(_valid_entries(document), document, registry)
     problems += [*graph.unknown_stages(), *graph.unknown_needs(), *graph.cycles(), *graph.kinds()]
-    if problems or flow is None:
+    if problems:
         raise InputErrors(sorted(problems, key=lambda p: (p.location.line or 0, p.location.column or 0)))
     flow._document = document
     return flow
 
 
-def _parse_stages(document: Document) -> tuple[dict[str, FlowStage], list[InputProblem]]:
+def _valid_entries(document: Document) -> dict[str, FlowStage]:
     entries = document.data.get("stages")
-    if not isinstance(entries, Mapping) or not entries:
-        found = type(entries).__name__ if entries is not None else "nothing"
-        return {}, [_problem(document, ("stages",), "wrong type", found=found, expected="a mapping of entries")]
-    stages: dict[str, FlowStage] = {}
-    problems: list[InputProblem] = []
-    for name, entry in entries.items():
-        try:
-            stages[name] = FlowStage.model_validate(entry)
-        except ValidationError as error:
-            problems += _from_pydantic(error, document, ("stages", name), FlowStage)
-    return stages, problems
-
-
-def _from_pydantic(
-    error: ValidationError, document: Document, at: KeyPath, model: type[BaseModel]
-) -> Iterator[InputProblem]:
-    for detail in error.errors(include_url=False):
-        path = (*at, *detail["loc"])
-        valid = model.model_fields
-        if detail["type"] == "extra_forbidden":
-            name = str(detail["loc"][-1])
-            yield _problem(
-                document, path, "unknown key", found=name, expected=listing(valid), hint=nearest(name, valid)
-            )
-        elif detail["type"] == "missing":
-            yield _problem(
-                document, path, "missing key", expected=valid[str(detail["loc"][0])].description or "a value"
-            )
-        else:
-            yield _problem(document, path, detail["msg"], found=repr(detail["input"]))
-
-
-def _problem(document: Document, path: KeyPath, message: str, **details: str) -> InputProblem:
-    return InputProblem(location=document.key_location(path), path=dotted(path), message=message, **details)
+    valid = {}
+    for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+        with suppress(ValidationError):
+            valid[name] = FlowStage.model_validate(entry)
+    return valid
 
 
 class _GraphCheck:
@@ -123,7 +94,8 @@ class _GraphCheck:
 
     def __init__(self, stages: Mapping[str, FlowStage], document: Document, registry: Registry) -> None:
         self._stages, self._document, self._registry = stages, document, registry
-        self._declared = tuple((document.data.get("stages") or {}) if isinstance(document.data, dict) else ())
+        declared = document.data.get("stages")
+        self._declared = tuple(declared) if isinstance(declared, Mapping) else ()
 
     def unknown_stages(self) -> Iterator[InputProblem]:
         for name, entry in self._stages.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from specflow.config.document import Document
 from specflow.config.errors import InputErrors, InputProblem, Location, listing, nearest
 from specflow.stages.contract import Arity
 from specflow.workflow.flow import Flow, FlowStage
@@ -20,6 +21,15 @@ Locate = Callable[[str], Location]
 def unlocated(path: str) -> Location:
     """For a configuration that was not read from a file."""
     return Location(source="configuration")
+
+
+def locate_in(document: Document) -> Locate:
+    """For a configuration read from ``document``."""
+
+    def locate(path: str) -> Location:
+        return document.value_location(tuple(int(part) if part.isdigit() else part for part in path.split(".")))
+
+    return locate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +152,12 @@ class _Expansion:
     def _section(self, name: str, entry: FlowStage, item: str | None) -> tuple[str, BaseModel] | None:
         """The section named like the stage; without one, the item of the mapping is the parameters."""
         path = entry.stage
-        if path not in type(self._config).model_fields and entry.foreach and item is not None:
+        params: Any = None
+        if path in type(self._config).model_fields:
+            params = getattr(self._config, path)
+        elif entry.foreach and item is not None:
             path = f"{entry.foreach}.{item}"
-        try:
-            params = look_up(self._config, path)
-        except UnknownPath:
-            params = None
+            params = look_up(self._config, entry.foreach)[item]
         if isinstance(params, BaseModel):
             return path, params
         self._report((name, "stage"), f"the configuration has no section {path!r} for stage {entry.stage!r}")

@@ -1,0 +1,136 @@
+"""Running one node: its stage in a process of its own, watched from here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from specflow.workflow.console import Console
+from specflow.workflow.events import Event, receive
+from specflow.workflow.orphans import end_group, start_group
+from specflow.workflow.planning import PlannedNode
+from specflow.workflow.registry import Registry
+from specflow.workflow.results import NodeResult, Status
+from specflow.workflow.store import ArtifactStore
+from specflow.workflow.worker import Work
+
+
+@dataclass(slots=True)
+class Execution:
+    """Runs nodes for one run; logs go to ``logs``."""
+
+    store: ArtifactStore
+    registry: Registry
+    console: Console
+    logs: Path
+
+    def run(self, planned: PlannedNode) -> NodeResult:
+        """The node's artifact, cached or made. ``KeyboardInterrupt`` ends the stage's processes and goes on."""
+        if planned.state == "cached":
+            result = self._result(planned, "cached")
+        else:
+            self.console.node_started(planned.id, planned.reason)
+            result = self._make(planned)
+        self.console.node_finished(result)
+        return result
+
+    def not_run(self, planned: PlannedNode, failed: list[str]) -> NodeResult:
+        result = self._result(planned, "not run", message=f"because {', '.join(failed)} failed")
+        self.console.node_finished(result)
+        return result
+
+    def _make(self, planned: PlannedNode) -> NodeResult:
+        started = time.monotonic()
+        log = self.logs / f"{_file_name(planned.id)}.log"
+        last = self._watch(planned, log)
+        seconds = time.monotonic() - started
+        if last["event"] == "error":
+            return self._result(planned, "failed", seconds=seconds, message=last["message"], log=log)
+        status: Status = "made" if last["event"] == "made" else "cached"
+        return self._result(planned, status, seconds=seconds, log=log)
+
+    def _watch(self, planned: PlannedNode, log: Path) -> Event:
+        """Show the process's events; returns the one that says how it ended."""
+        spec = log.with_suffix(".json")
+        spec.parent.mkdir(parents=True, exist_ok=True)
+        spec.write_text(self._work(planned).model_dump_json(indent=2), encoding="utf-8")
+        reader, writer = os.pipe()
+        command = [sys.executable, "-u", "-m", "specflow.workflow.worker", str(spec), str(writer)]
+        process = None
+        last: Event | None = None
+        try:
+            process = start_group(command, log=log, descriptors=(writer,))
+            os.close(writer)
+            writer = -1
+            started = process
+            for event in receive(reader, alive=lambda: started.poll() is None):
+                if event["event"] in ("made", "cached", "error"):
+                    last = event
+                else:
+                    self._show(planned, event)
+            code = process.wait()
+        finally:
+            if process:
+                end_group(process)
+            os.close(reader)
+            if writer >= 0:
+                os.close(writer)
+        return last or {"event": "error", "message": _how_it_ended(code)}
+
+    def _show(self, planned: PlannedNode, event: Event) -> None:
+        fields = {name: value for name, value in event.items() if name != "event"}
+        match event["event"]:
+            case "log":
+                self.console.log(planned.id, fields["message"])
+            case "progress_start":
+                self.console.progress_start(**fields)
+            case "progress":
+                self.console.progress(**fields)
+            case "progress_end":
+                self.console.progress_end(**fields)
+            case "waiting":
+                self.console.log(planned.id, "another process makes the same artifact; waiting for it")
+            case "damaged":
+                problems = "; ".join(fields["problems"][:3])
+                self.console.log(planned.id, f"the artifact was damaged ({problems}); moved to {fields['path']}")
+
+    def _work(self, planned: PlannedNode) -> Work:
+        params = planned.node.params
+        return Work(
+            module=self.registry.modules[planned.node.stage],
+            params_class=f"{type(params).__module__}:{type(params).__qualname__}",
+            params_json=params.model_dump_json(),
+            recipe=planned.recipe,
+            inputs=list(planned.inputs),
+            store=self.store.root,
+        )
+
+    def _result(
+        self, planned: PlannedNode, status: Status, *, seconds: float = 0.0, message: str = "", log: Path | None = None
+    ) -> NodeResult:
+        artifact = self.store.find(planned.kind, planned.key) if status in ("made", "cached") else None
+        return NodeResult(
+            id=planned.id,
+            stage=planned.node.stage,
+            kind=planned.kind,
+            key=planned.key,
+            status=status,
+            seconds=seconds,
+            message=message,
+            metrics=artifact.metrics if artifact else {},
+            path=artifact.path if artifact else None,
+            log=log,
+        )
+
+
+def _how_it_ended(code: int) -> str:
+    if code == -9:
+        return "the stage's process was killed (signal 9), perhaps because memory ran out"
+    return f"the stage's process ended by signal {-code}" if code < 0 else f"the stage's process ended with code {code}"
+
+
+def _file_name(node: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in node)

@@ -1,0 +1,149 @@
+"""``specflow run``: plan, then make what is missing, as one Prefect flow run."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from types import FrameType
+
+from pydantic import BaseModel
+
+from specflow.config.errors import InputErrors
+from specflow.workflow.console import Console, closing_console, make_console
+from specflow.workflow.execution import Execution
+from specflow.workflow.flow import Flow
+from specflow.workflow.graph import Locate, unlocated
+from specflow.workflow.planning import Plan, PlannedNode, plan
+from specflow.workflow.registry import STAGES, Registry
+from specflow.workflow.results import NodeResult, RunResult
+from specflow.workflow.store import ArtifactStore
+
+
+def run(
+    flow: Flow,
+    config: BaseModel,
+    store: ArtifactStore,
+    *,
+    registry: Registry = STAGES,
+    locate: Locate = unlocated,
+    only: Collection[str] | None = None,
+    upstream: bool = False,
+    console: Console | None = None,
+) -> RunResult:
+    """Run a flow, or the nodes named in ``only``; raises ``InputErrors`` before anything runs.
+
+    A failed stage, and Ctrl-C, are in the result and its exit code.
+    """
+    planned = plan(flow, config, store, registry=registry, locate=locate, only=only, upstream=upstream)
+    if planned.problems:
+        raise InputErrors(planned.problems)
+    return run_plan(planned, registry=registry, console=console)
+
+
+def run_plan(planned: Plan, *, registry: Registry = STAGES, console: Console | None = None) -> RunResult:
+    """Run a plan made with ``verify=True``."""
+    # The name is also that of the directory of logs, so it is unique among runs on one store.
+    name = f"{planned.flow}-{datetime.now().astimezone():%Y%m%d-%H%M%S-%f}"[:-3]
+    started = time.monotonic()
+    with closing_console(console or make_console()) as output, _terminated_as_interrupt():
+        execution = Execution(planned.store, registry, output, planned.store.logs / name)
+        recorder = _Recorder(execution)
+        interrupted, problem = False, ""
+        try:
+            _run_with_prefect(planned, name, recorder)
+        except KeyboardInterrupt:
+            interrupted = True
+            output.close()
+            output.message("interrupted; finished pieces are kept, the same command continues")
+        except _server_error() as error:
+            problem = str(error)
+            output.message(f"error: {problem}")
+    return RunResult(
+        flow=planned.flow,
+        name=name,
+        nodes=tuple(recorder.complete(planned, interrupted=interrupted)),
+        seconds=time.monotonic() - started,
+        interrupted=interrupted,
+        problem=problem,
+    )
+
+
+class _Recorder:
+    """Keeps results also when the run is broken off."""
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._results: dict[str, NodeResult] = {}
+        self._running: str | None = None
+
+    @property
+    def execution(self) -> Execution:
+        return self._execution
+
+    def execute(self, planned: PlannedNode) -> NodeResult:
+        self._running = planned.id
+        result = self._results[planned.id] = self._execution.run(planned)
+        self._running = None
+        return result
+
+    def skip(self, planned: PlannedNode, failed: list[str]) -> NodeResult:
+        result = self._results[planned.id] = self._execution.not_run(planned, failed)
+        return result
+
+    def complete(self, planned: Plan, *, interrupted: bool) -> Iterator[NodeResult]:
+        for node in planned.nodes:
+            if node.id in self._results:
+                yield self._results[node.id]
+                continue
+            running = interrupted and node.id == self._running
+            yield NodeResult(
+                id=node.id,
+                stage=node.node.stage,
+                kind=node.kind,
+                key=node.key,
+                status="interrupted" if running else "not run",
+            )
+
+
+def _run_with_prefect(planned: Plan, name: str, recorder: _Recorder) -> None:
+    from specflow.workflow.prefect_flow import flush_events, prefect_settings, run_as_prefect_flow
+    from specflow.workflow.server import prefect_server
+
+    execution = recorder.execution
+    home = planned.store.root / ".prefect"
+    with prefect_server(home, log=execution.logs / "prefect-server.log") as server:
+        if server.ours:
+            execution.console.message(f"Prefect UI while this runs: {server.api_url.removesuffix('/api')}")
+        with prefect_settings(server.api_url, home):
+            try:
+                run_as_prefect_flow(planned, run_name=name, execute=recorder.execute, skip=recorder.skip)
+            finally:
+                with suppress(Exception):
+                    flush_events()
+
+
+def _server_error() -> type[Exception]:
+    from specflow.workflow.server import ServerError
+
+    return ServerError
+
+
+@contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does: with its processes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

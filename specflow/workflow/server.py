@@ -1,0 +1,119 @@
+"""A Prefect server for the length of one run, or the one that ``PREFECT_API_URL`` names."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from filelock import FileLock, Timeout
+
+from specflow.workflow.orphans import die_with_parent, end_group, start_group
+
+START_SECONDS = 120.0
+SERVICES_NOT_NEEDED = ("SCHEDULER", "LATE_RUNS", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "FOREMAN", "TRIGGERS")
+
+
+class ServerError(Exception):
+    """The Prefect server did not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    api_url: str
+    ours: bool
+    """Started for this run, and ended with it."""
+
+
+@contextmanager
+def prefect_server(home: Path, *, log: Path) -> Iterator[Server]:
+    """A server to report to. One of ours keeps its history in ``home`` and leaves no process behind."""
+    existing = os.environ.get("PREFECT_API_URL")
+    if existing:
+        yield Server(existing, ours=False)
+        return
+    with ExitStack() as stack:
+        home = stack.enter_context(_owned_home(home))
+        port = _free_port()
+        environment = {
+            **os.environ,
+            "PREFECT_HOME": str(home),
+            "PREFECT_PROFILES_PATH": str(home / "profiles.toml"),
+            "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "DO_NOT_TRACK": "1",
+            "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
+            "PREFECT_LOGGING_LEVEL": "WARNING",
+            "PREFECT_UI_STATIC_DIRECTORY": str(home / "ui"),
+            **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in SERVICES_NOT_NEEDED},
+        }
+        command = [sys.executable, "-m", "specflow.workflow.server", str(port)]
+        process = start_group(command, log=log, environment=environment)
+        stack.callback(end_group, process)
+        url = f"http://127.0.0.1:{port}/api"
+        _wait_until_healthy(url, alive=lambda: process.poll() is None, log=log)
+        yield Server(url, ours=True)
+
+
+@contextmanager
+def _owned_home(home: Path) -> Iterator[Path]:
+    """``home``, or a temporary directory while another run uses it: two servers would lock one database."""
+    home.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(home / "run.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        with tempfile.TemporaryDirectory(prefix="specflow-prefect-", ignore_cleanup_errors=True) as other:
+            yield Path(other)
+        return
+    try:
+        yield home
+    finally:
+        lock.release()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_healthy(url: str, *, alive: object, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    with httpx.Client(trust_env=False) as client:
+        while time.monotonic() < deadline:
+            if callable(alive) and not alive():
+                raise ServerError(f"the Prefect server ended while starting; see {log}")
+            try:
+                if client.get(f"{url}/health", timeout=10.0).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+    raise ServerError(f"the Prefect server did not answer within {START_SECONDS:.0f} s; see {log}")
+
+
+def main(port: int) -> None:
+    """Serve until standard input closes."""
+    die_with_parent()
+    import uvicorn
+
+    uvicorn.run(
+        "prefect.server.api.server:create_app",
+        factory=True,
+        host="127.0.0.1",
+        port=port,
+        log_level="error",
+        lifespan="on",
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
