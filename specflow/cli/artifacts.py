@@ -40,9 +40,7 @@ def status(
             print_json({"store": str(found.root), "artifacts": [views.record_json(record) for record in records]})
             return
         out = console()
-        out.print(
-            f"{len(records)} artifacts in {found.root}, {bytes_text(sum(r.bytes for r in records))}", markup=False
-        )
+        out.print(views.store_line(found, records), markup=False, soft_wrap=True)
         if records:
             out.print(views.artifact_table(records))
         return
@@ -55,9 +53,7 @@ def status(
         print_json({**views.plan_json(planned), "artifacts": artifacts})
         return
     out = console()
-    out.print(
-        f"{len(records)} artifacts in {work.store.root}, {bytes_text(sum(r.bytes for r in records))}", markup=False
-    )
+    out.print(views.store_line(work.store, records), markup=False, soft_wrap=True)
     if records:
         out.print(views.artifact_table(records, used=lambda r: (r.kind, r.key) in used))
         out.print()

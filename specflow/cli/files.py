@@ -15,12 +15,12 @@ from specflow.config.schema import config_schema
 from specflow.config.starter import starter
 from specflow.workflow.flow import Flow
 
+DEFAULT_OUTPUT = Path("specflow.yaml")
+
 
 def init(
     target: Annotated[str, typer.Option("--target", metavar="SOURCE", help="Directory, hub id, or random:<seed>.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")] = Path(
-        "specflow.yaml"
-    ),
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")] = DEFAULT_OUTPUT,
     layers: Annotated[
         int | None, typer.Option("--layers", min=2, help="The target's decoder layers; read from a local directory.")
     ] = None,

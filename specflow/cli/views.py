@@ -98,6 +98,10 @@ def _node_json(node: PlannedNode) -> dict[str, Any]:
     }
 
 
+def store_line(store: ArtifactStore, records: Sequence[ArtifactRecord]) -> str:
+    return f"{len(records)} artifacts in {store.root}, {bytes_text(sum(record.bytes for record in records))}"
+
+
 def artifact_table(records: Iterable[ArtifactRecord], *, used: Callable[[ArtifactRecord], bool] | None = None) -> Table:
     """One line per artifact; ``used`` marks those that the flow reaches."""
     table = Table(box=None, pad_edge=False, header_style="dim")

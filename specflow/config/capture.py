@@ -21,6 +21,12 @@ class CaptureParams(Section):
     batch_tokens: int = Field(default=2048, ge=16, description="Padded tokens per forward pass.")
     precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")
     probe_rows: int = Field(default=2, ge=0, description="Documents per shard recomputed alone as a check.")
+    share_prefixes: bool = Field(
+        default=True, description="Compute the tokens that documents have in common at their start only once."
+    )
+    max_skipped: float = Field(
+        default=0.05, ge=0.0, le=1.0, description="Largest share of documents with non-finite features."
+    )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
     )

@@ -35,13 +35,11 @@ def starter(target: str, *, layers: int | None = None) -> str:
     head = [
         "# specflow run full-pipeline --config THIS_FILE",
         "#",
-        "# Lines that begin with `# ` and a key show defaults; remove the `# ` to change one.",
+        "# A key behind `#` shows its default; remove the `#` (of a section: from all its lines) to change it.",
         '# A prompts file has one JSON object a line: {"messages": [{"role": "user", "content": "..."}]}',
     ]
     if known is None:
-        head.append(
-            f"# The target's depth is not known here: check capture.layer_ids (written for {CAPTURED + 1} layers)."
-        )
+        head.append("# The target's depth is not known here: check capture.layer_ids, or give --layers.")
     return "\n".join(head) + "\n" + "\n".join(_section(Config, values, 0)) + "\n"
 
 
@@ -64,42 +62,29 @@ def spread_layers(layers: int) -> list[int]:
     return sorted({min(layers - 2, round(layers * (i + 1) / (count + 1))) for i in range(count)})
 
 
-def _section(model: type[BaseModel], values: dict[str, Any], depth: int) -> list[str]:
+def _section(model: type[BaseModel], values: dict[str, Any], depth: int, *, off: bool = False) -> list[str]:
+    """Lines of a section; ``off`` where the caller comments all of it out, so that no key in it needs a mark."""
     lines: list[str] = []
+    pad = "  " * depth
     for name, field in model.model_fields.items():
         if depth == 0:
             lines.append("")
-        lines += _comment(field.description, depth)
+        lines += [f"{pad}# {line}" for line in textwrap.wrap(field.description or "", WIDTH - len(pad))]
         nested = models_in(field.annotation)
         given = values.get(name)
-        pad = "  " * depth
+        mark = "" if off or given is not None else "#"
         if field.annotation in nested:
-            lines.append(f"{pad}{name}:" if given else f"{pad}# {name}:")
-            inner = _section(nested[0], given or {}, depth + 1)
-            lines += inner if given else [_commented(line, depth) for line in inner]
+            inner = [f"{pad}{name}:", *_section(nested[0], given or {}, depth + 1, off=given is None)]
+            lines += [f"{pad}{mark}{line[len(pad) :]}" for line in inner]
         elif isinstance(given, dict):
             lines.append(f"{pad}{name}:")
             for item, below in given.items():
                 lines += [f"{pad}  {item}:", *_section(nested[0], below, depth + 2)]
         elif nested and isinstance(given, list):
             lines += [f"{pad}{name}:", *(f"{pad}  - {json.dumps(entry)}" for entry in given)]
-        elif given is not None:
-            lines.append(f"{pad}{name}: {_value(given)}")
         else:
-            lines.append(f"{pad}# {name}: {_value(_default(field))}")
+            lines.append(f"{pad}{mark}{name}: {_value(_default(field) if given is None else given)}")
     return lines
-
-
-def _comment(text: str | None, depth: int) -> list[str]:
-    pad = "  " * depth
-    return [f"{pad}## {line}" for line in textwrap.wrap(text or "", WIDTH - len(pad))]
-
-
-def _commented(line: str, depth: int) -> str:
-    """A line below a section that is itself commented out; its keys stay under the section's when both return."""
-    pad = "  " * depth
-    body = line[len(pad) :]
-    return line if body.lstrip().startswith("##") else f"{pad}# {body.replace('# ', '', 1)}"
 
 
 def _default(field: FieldInfo) -> Any:
