@@ -41,7 +41,7 @@ class TokenDocument(Protocol):
     @property
     def kind(self) -> str: ...
     @property
-    def token_ids(self) -> Sequence[int]: ...
+    def ids(self) -> Sequence[int]: ...
     @property
     def supervised(self) -> Sequence[bool]: ...
 
@@ -130,7 +130,7 @@ def _corpus(documents: Iterable[TokenDocument], data: Sequence[Made]) -> Corpus:
     groups: dict[tuple[str, str], Counter[str]] = {}
     bins = [0] * SHARE_BINS
     for document in documents:
-        length, supervised = len(document.token_ids), sum(bool(s) for s in document.supervised)
+        length, supervised = len(document.ids), sum(bool(s) for s in document.supervised)
         group = groups.setdefault((document.split, document.kind), Counter())
         group.update(documents=1, tokens=length, supervised=supervised)
         group["longest"] = max(group["longest"], length)

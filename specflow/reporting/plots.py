@@ -75,11 +75,11 @@ def rates(axes: Axes, drafter: DrafterResult) -> None:
     for place, (group, high) in enumerate(zip(groups.values(), map(max, plain, fast), strict=True)):
         ratio = (group["speedup"] or {}).get("ratio")
         axes.text(place, high + 0.02 * top, text.times(ratio), ha="center", va="bottom", weight="bold", fontsize=10)
-    axes.set_ylim(0, 1.3 * top)
+    axes.set_ylim(0, 1.12 * top)
     axes.set_xticks(list(places), list(groups))
-    axes.set_title("Tokens per second")
+    axes.set_title("Tokens per second", pad=28)
     axes.grid(axis="y", color=GRID)
-    axes.legend(loc="upper right", ncols=2, borderaxespad=0)
+    _legend_above(axes, 2)
 
 
 def cumulative(axes: Axes, drafter: DrafterResult) -> None:
@@ -94,7 +94,7 @@ def loss(axes: Axes, drafter: DrafterResult) -> None:
     series = drafter.curves.loss
     axes.plot(series.steps, series.values, color=PLAIN, alpha=0.45, linewidth=0.8)
     axes.plot(series.steps, smooth(series.values), color=DRAFTER, linewidth=1.8)
-    axes.set_title("Training loss")
+    axes.set_title("Training loss", pad=28)
     axes.set_xlabel("optimiser step")
     axes.grid(color=GRID)
 
@@ -105,11 +105,11 @@ def heldout_tau(axes: Axes, drafter: DrafterResult) -> None:
     for kind, series in curves.tau_by_kind.items():
         axes.plot(series.steps, series.values, color=colours[kind], linewidth=1.4, marker="o", markersize=3, label=kind)
     axes.plot(curves.tau.steps, curves.tau.values, color=INK, linewidth=2, marker="o", markersize=3.5, label="all")
-    axes.set_title("Held-out tau during training")
+    axes.set_title("Held-out tau during training", pad=28)
     axes.set_xlabel("optimiser step")
     axes.grid(color=GRID)
     if curves.tau.steps:
-        axes.legend(loc="lower right")
+        _legend_above(axes, len(colours) + 1)
 
 
 def round_split(axes: Axes, drafter: DrafterResult) -> None:
@@ -123,11 +123,10 @@ def round_split(axes: Axes, drafter: DrafterResult) -> None:
     for place, total in enumerate(left):
         axes.text(total, place, f"  {total:.1f}", va="center", color=SOFT)
     axes.set_xlim(0, 1.15 * max([*left, 1e-9]))
-    axes.set_ylim(-0.6, len(groups) + 0.1)
-    axes.invert_yaxis()
+    axes.set_ylim(len(groups) - 0.4, -0.6)
     axes.set_title("Milliseconds of one round", pad=28)
     axes.grid(axis="x", color=GRID)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.3, columnspacing=1.2, handlelength=1)
+    _legend_above(axes, len(ROUND_PARTS))
 
 
 def time_per_token(axes: Axes, drafter: DrafterResult) -> None:
@@ -140,7 +139,7 @@ def time_per_token(axes: Axes, drafter: DrafterResult) -> None:
     axes.set_xticks(range(len(groups)), list(groups))
     axes.set_title("Milliseconds per token", pad=28)
     axes.grid(axis="y", color=GRID)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.3, columnspacing=1.2, handlelength=1)
+    _legend_above(axes, len(parts))
 
 
 def _acceptance(axes: Axes, drafter: DrafterResult, which: str, title: str) -> None:
@@ -152,12 +151,19 @@ def _acceptance(axes: Axes, drafter: DrafterResult, which: str, title: str) -> N
         colour = colours.get(kind, INK)
         axes.plot(positions, values, color=colour, marker="o", markersize=4, linewidth=1.8, label=kind)
     axes.set_ylim(0, 103)
-    axes.set_title(title)
+    axes.set_title(title, pad=28)
     axes.set_xlabel("position after the anchor")
     axes.set_ylabel("%")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(color=GRID)
-    axes.legend(loc="upper right" if which == "cumulative" else "lower left")
+    _legend_above(axes, len(groups))
+
+
+def _legend_above(axes: Axes, entries: int) -> None:
+    """Between title and plot, where it never covers a line; at most six entries a row."""
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=min(entries, 6), borderaxespad=0.3, columnspacing=1.2, handlelength=1.2
+    )
 
 
 def _groups(drafter: DrafterResult) -> dict[str, Mapping[str, Any]]:

@@ -1,0 +1,96 @@
+"""Blocks of stored documents, run as in training and as in decoding.
+
+Legend: T tokens of a document, K captured layers, H hidden size, B rows of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from specflow.features.document import Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """One place of a stored document where a round could begin."""
+
+    document: Document
+    position: int
+    """Of the anchor; features of the rows before it are committed."""
+
+    @property
+    def token(self) -> int:
+        return int(self.document.token_ids_T[self.position])
+
+    def __str__(self) -> str:
+        return f"document {self.document.id or self.document.index}, position {self.position}"
+
+
+def anchors_of(documents: Sequence[Document], *, per_document: int) -> Iterator[Anchor]:
+    """Evenly spaced supervised positions that have a committed row before them."""
+    for document in documents:
+        places = [int(p) for p in document.supervised_T.nonzero().flatten() if p >= 1]
+        stride = max(len(places) // per_document, 1)
+        for position in places[::stride][:per_document]:
+            yield Anchor(document=document, position=position)
+
+
+def decoding_hidden(proposer: Any, anchor: Anchor, *, cuts: Sequence[int] = ()) -> Tensor:
+    """``[B-1, H]``: the incremental forward, with the prefix committed in pieces of the sizes ``cuts``, then the rest."""
+    features = anchor.document.features_TKH[: anchor.position]
+    proposer.reset(anchor.position)
+    done = 0
+    for size in [*cuts, anchor.position]:
+        rows = min(size, anchor.position - done)
+        if rows > 0:
+            proposer.extend(features[done : done + rows])
+            done += rows
+    hidden: Tensor = proposer.hidden(anchor.token)
+    return hidden.clone()
+
+
+def rounds_of(anchor: Anchor, *, largest: int) -> list[int]:
+    """A plausible way the prefix was committed: half of it as the prompt, then rounds of 1, 2, .., ``largest`` rows."""
+    sizes, left, step = [anchor.position // 2], anchor.position - anchor.position // 2, 0
+    while left > 0:
+        sizes.append(min(step % largest + 1, left))
+        left, step = left - sizes[-1], step + 1
+    return [size for size in sizes if size]
+
+
+def training_hidden(method: str, network: nn.Module, embed: Callable[[Tensor], Tensor], anchor: Anchor) -> Tensor:
+    """``[B-1, H]``: the training forward with this one anchor. Raises ``ValueError`` for an unknown method."""
+    if method not in _TRAINING:
+        raise ValueError(f"no training forward known for method {method!r}; known: {sorted(_TRAINING)}")
+    with torch.no_grad():
+        return _TRAINING[method](network, embed, anchor)
+
+
+def _dflash(network: Any, embed: Callable[[Tensor], Tensor], anchor: Anchor) -> Tensor:
+    from specflow.drafters.dflash.blocks import Source, assemble, block_embeddings
+    from specflow.drafters.dflash.network import Context
+
+    geometry, document = network.geometry, anchor.document
+    source = Source(
+        token_ids_T=document.token_ids_T,
+        supervised_T=document.supervised_T,
+        features_TKH=document.features_TKH,
+        anchors=torch.tensor([anchor.position]),
+    )
+    blocks = assemble([source], block_size=geometry.block_size)
+    assert blocks is not None  # one anchor was given
+    keys, values = network.project_context(blocks.features_SKH, blocks.context_positions_S)
+    context = Context(keys=keys, values=values, spans=blocks.spans, visible_N=blocks.visible_N)
+    mask = embed(torch.tensor([geometry.mask_token_id]))[0].float()
+    embeds = block_embeddings(embed(blocks.anchor_ids_N).float(), mask, block_size=geometry.block_size)
+    hidden: Tensor = network(embeds, blocks.positions_NB, context, first_row=1)[0]
+    return hidden
+
+
+_TRAINING: Mapping[str, Callable[[Any, Callable[[Tensor], Tensor], Anchor], Tensor]] = {"dflash": _dflash}

@@ -1,0 +1,104 @@
+"""Two decodings of one prompt: where they first differ, and whether that place is a near tie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import torch
+
+from specflow.serving.requests import Request
+from specflow.serving.verification.check import Check
+
+SHOWN = 5
+
+
+class Outputs(Protocol):
+    """Tokens by request index."""
+
+    def __getitem__(self, index: int) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first difference of one prompt."""
+
+    id: str
+    kind: str
+    position: int
+    """Index into the generated tokens."""
+    plain: int | None
+    speculative: int | None
+    """None where that output had already ended."""
+    gap: float
+    """fp32 logit of the best token less that of the worse of the two; infinite where one had ended early."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "gap": self.gap if self.gap != float("inf") else None}
+
+
+def first_difference(plain: Sequence[int], speculative: Sequence[int]) -> int | None:
+    """Index of the first differing token; the shorter length where one is a proper prefix; none if equal."""
+    for index, (a, b) in enumerate(zip(plain, speculative, strict=False)):
+        if a != b:
+            return index
+    return None if len(plain) == len(speculative) else min(len(plain), len(speculative))
+
+
+def near_tie_gap(target: Any, prompt: Sequence[int], agreed: Sequence[int], *, tokens: Sequence[int]) -> float:
+    """How far the worst of ``tokens`` is below the best logit after ``prompt + agreed``; ``target`` in fp32."""
+    ids = torch.tensor([[*prompt, *agreed]])
+    output = target.forward(ids, target.new_cache(1, ids.shape[1]))
+    logits_V = target.head(output.last_hidden_BTH[0, -1:])[0].float()
+    return float(logits_V.max() - logits_V[list(tokens)].min())
+
+
+def difference(
+    target: Any, *, id: str, kind: str, prompt: Sequence[int], plain: Sequence[int], speculative: Sequence[int]
+) -> Difference | None:
+    """The first difference with its gap, recomputed by ``target`` in fp32; none if the outputs are equal."""
+    index = first_difference(plain, speculative)
+    if index is None:
+        return None
+    pair = [side[index] if index < len(side) else None for side in (plain, speculative)]
+    tokens = [t for t in pair if t is not None]
+    gap = near_tie_gap(target, prompt, plain[:index], tokens=tokens) if len(tokens) == 2 else float("inf")
+    return Difference(id=id, kind=kind, position=index, plain=pair[0], speculative=pair[1], gap=gap)
+
+
+def check_equality(
+    requests: Sequence[Request], *, plain: Outputs, speculative: Outputs, exact: Any, near_tie: float, precision: str
+) -> Check:
+    """Greedy outputs are equal token for token; in precisions that round, a difference must be a near tie.
+
+    ``exact``: the target in fp32, which recomputes the logits at each first difference.
+    """
+    found = [
+        difference(exact, id=r.id, kind=r.kind, prompt=r.prompt, plain=plain[i], speculative=speculative[i])
+        for i, r in enumerate(requests)
+    ]
+    differing = [d for d in found if d is not None]
+    allowed = near_tie if precision != "fp32" else -1.0
+    bad = [d for d in differing if not d.gap <= allowed]
+    rule = "no difference" if precision == "fp32" else f"each first difference within {near_tie} logits in fp32"
+    return Check(
+        name="greedy",
+        what="Greedy output with the drafter equals plain decoding, token for token",
+        passed=bool(requests) and not bad,
+        numbers={
+            "prompts": len(requests),
+            "tokens": sum(len(plain[i]) for i in range(len(requests))),
+            "differing_prompts": len(differing),
+            "near_ties": len(differing) - len(bad),
+            "largest_gap": max((d.gap for d in differing if d.gap != float("inf")), default=0.0),
+            "precision": precision,
+            "differences": [d.as_json() for d in differing],
+        },
+        limit=rule,
+        failures=[
+            f"prompt {d.id} ({d.kind}), token {d.position}: plain {d.plain}, speculative {d.speculative}, "
+            f"fp32 logit gap {d.gap:.4g}"
+            for d in bad[:SHOWN]
+        ],
+    )

@@ -1,0 +1,246 @@
+"""``bench``: plain and speculative decoding of held-out prompts, alternating in one run, one request at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from specflow.config.bench import BenchParams
+from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+
+NAME = "bench"
+KIND = "benchmark"
+INPUTS: Mapping[str, Arity] = {"target": Arity.ONE, "drafter": Arity.ONE, "tokens": Arity.ONE}
+
+CONVENTIONS = {
+    "tau": "tokens delivered per round, bonus or correction included; the first token of a request belongs to no round; "
+    "a cut round counts what the user received",
+    "acceptance": "share of rounds, before any cut by an end token or the length limit",
+    "tokens_per_second": "tokens after the first over the time from the first to the last",
+    "speedup": "ratio of tokens per second, each a ratio of sums; interval: 95 %, bootstrap over prompts",
+    "predicted": "mean time of a round (draft + verify + state + other) of the whole run over tau of the kind",
+}
+WARMUP_TOKENS = 16
+
+
+def check(params: BenchParams) -> Iterable[Problem]:
+    if params.max_new_tokens < 2:
+        yield Problem(
+            where="max_new_tokens",
+            found=str(params.max_new_tokens),
+            expected="at least 2",
+            hint="the first token comes from prefill, so one token has no decode time",
+        )
+
+
+def files(params: BenchParams) -> Iterable[Path]:
+    return ()
+
+
+def estimate(params: BenchParams) -> Estimate:
+    return Estimate(note=f"every held-out prompt decoded {2 * params.repeats} times, {params.max_new_tokens} tokens each")
+
+
+def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
+    """Payload: ``result.json`` (the result record) and ``rounds.jsonl``.
+
+    Raises ``StageError`` if no baseline could be formed: without it there is no speed-up to report.
+    """
+    from specflow.data.documents import read_documents
+    from specflow.decoding.plain import decode_plain
+    from specflow.decoding.speculative import decode_speculative
+    from specflow.drafters.loading import load_drafter
+    from specflow.reporting.measure import by_kind
+    from specflow.serving.pairs import measure_pairs
+    from specflow.serving.requests import heldout_requests
+    from specflow.targets.target import Target
+
+    path = inputs.one("target").path
+    requests = heldout_requests(read_documents(inputs.one("tokens").path), per_kind=params.prompts_per_kind)
+    target = Target.load(path, precision=params.precision, threads=params.threads)
+    proposer = load_drafter(inputs.one("drafter").path, target)
+
+    def plain(prompt: Sequence[int], *, limit: int = params.max_new_tokens) -> Any:
+        return decode_plain(target, [prompt], max_new_tokens=limit)[0]
+
+    def speculative(prompt: Sequence[int], *, limit: int = params.max_new_tokens) -> Any:
+        return decode_speculative(target, proposer, prompt, max_new_tokens=limit)
+
+    for request in requests[: params.warmup_prompts]:
+        plain(request.prompt, limit=WARMUP_TOKENS)
+        speculative(request.prompt, limit=WARMUP_TOKENS)
+    with context.progress("plain and speculative, alternating", total=len(requests), unit="prompts") as progress:
+        pairs = measure_pairs(
+            requests,
+            plain=plain,
+            speculative=speculative,
+            repeats=params.repeats,
+            kept=context.scratch / "pairs.jsonl",
+            on_pair=progress.advance,
+        )
+    total, kinds = by_kind(pairs)
+    if total["speedup"] is None:
+        raise StageError(
+            "no baseline: no prompt gave more than one token, so there is no decode time to compare; "
+            "raise bench.max_new_tokens or use prompts with longer answers"
+        )
+    record = {
+        **_circumstances(inputs, params, target=target, requests=requests),
+        "total": total,
+        "kinds": kinds,
+        "equality": _equality(path, pairs, requests, params),
+        "transformers": _transformers(path, requests, params, plain=plain, precision=target.precision)
+        if params.compare_transformers
+        else None,
+    }
+    (context.output / "result.json").write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    _write_rounds(context.output / "rounds.jsonl", pairs)
+    context.log(_sentence(total))
+    return _metrics(record)
+
+
+def _circumstances(inputs: Inputs, params: BenchParams, *, target: Any, requests: Sequence[Any]) -> dict[str, Any]:
+    """Everything a reader must know to compare the figures with others."""
+    from specflow.drafters.loading import read_manifest
+    from specflow.serving.machine import hardware, versions
+    from specflow.serving.requests import requests_hash
+
+    drafter = inputs.one("drafter")
+    manifest, fingerprint = read_manifest(drafter.path), _json(inputs.one("target").path / "fingerprint.json")
+    found = versions()
+    return {
+        "format": 1,
+        "conventions": CONVENTIONS,
+        "sampling": {"name": "greedy", "temperature": 0.0},
+        "template": {"sha256": fingerprint.get("template_sha256"), "thinking": "template default"},
+        "dataset": {
+            "sha256": requests_hash(requests),
+            "prompts": len(requests),
+            "by_kind": {kind: sum(r.kind == kind for r in requests) for kind in sorted({r.kind for r in requests})},
+            "max_new_tokens": params.max_new_tokens,
+            "repeats": params.repeats,
+        },
+        "concurrency": 1,
+        "cache_state": "empty before every prompt; no prefix cache",
+        "engine": {
+            "name": "embedded",
+            "version": found.get("specflow", "source"),
+            "precision": target.precision,
+            "threads": target.threads,
+            "device": "cpu",
+        },
+        "drafter": {
+            "name": drafter.item or drafter.key[:12],
+            "key": drafter.key,
+            "method": manifest.method,
+            "block_size": manifest.block_size,
+            "num_proposals": manifest.num_proposals,
+            "layer_ids": list(manifest.layer_ids),
+        },
+        "target": fingerprint,
+        "baseline": "plain decoding of the same engine, alternating with speculative decoding in this run",
+        "hardware": hardware(threads=target.threads),
+        "versions": found,
+    }
+
+
+def _equality(path: Path, pairs: Sequence[Any], requests: Sequence[Any], params: BenchParams) -> dict[str, Any]:
+    """Prompts whose outputs differ, with the fp32 logit gap at the first difference. Counts; it fails nothing."""
+    from specflow.serving.verification.equality import difference, first_difference
+    from specflow.targets.target import Target
+
+    differing = [
+        (pair, request)
+        for pair, request in zip(pairs, requests, strict=True)
+        if first_difference(pair.plain[0].tokens, pair.speculative[0].tokens) is not None
+    ]
+    exact = Target.load(path, precision="fp32", threads=params.threads) if differing else None
+    found = [
+        difference(
+            exact,
+            id=pair.id,
+            kind=pair.kind,
+            prompt=request.prompt,
+            plain=pair.plain[0].tokens,
+            speculative=pair.speculative[0].tokens,
+        )
+        for pair, request in differing
+    ]
+    rows = [d.as_json() for d in found if d is not None]
+    return {
+        "prompts": len(pairs),
+        "differing": len(rows),
+        "near_ties": sum(row["gap"] is not None and row["gap"] <= params.near_tie for row in rows),
+        "differences": rows,
+    }
+
+
+def _transformers(
+    path: Path, requests: Sequence[Any], params: BenchParams, *, plain: Any, precision: str
+) -> dict[str, Any]:
+    """Plain decoding of this engine beside ``generate`` in fp32 and bf16, alternating, on a few of the prompts."""
+    from specflow.reporting.measure import rate
+    from specflow.serving.generate_baseline import DTYPES, GenerateBaseline, alternate
+
+    stride = max(len(requests) // params.transformers_prompts, 1)
+    prompts = [r.prompt for r in requests[::stride][: params.transformers_prompts]]
+    limit = min(params.transformers_tokens, params.max_new_tokens)
+    own = f"plain decoding here, {precision}"
+    modes = {own: partial(plain, limit=limit)}
+    for dtype in DTYPES:
+        modes[f"generate, {dtype}"] = partial(GenerateBaseline(path, dtype=dtype).decode, max_new_tokens=limit)
+    for decode in modes.values():
+        decode(prompts[0])
+    rates = {name: rate(found) for name, found in alternate(modes, prompts).items()}
+    base = rates[own].per_second
+    return {
+        "prompts": len(prompts),
+        "max_new_tokens": limit,
+        "rates": {
+            name: {
+                **r.as_json(),
+                "plain_over_this": base / r.per_second if base and r.per_second and name != own else None,
+            }
+            for name, r in rates.items()
+        },
+    }
+
+
+def _write_rounds(path: Path, pairs: Sequence[Any]) -> None:
+    from dataclasses import asdict
+
+    with path.open("w", encoding="utf-8") as file:
+        for pair in pairs:
+            for repeat, generation in enumerate(pair.speculative):
+                rounds = [asdict(r) for r in generation.rounds]
+                file.write(json.dumps({"id": pair.id, "kind": pair.kind, "repeat": repeat, "rounds": rounds}) + "\n")
+
+
+def _sentence(total: Mapping[str, Any]) -> str:
+    speedup = total["speedup"]
+    return (
+        f"plain {total['plain']['tokens_per_second']:.1f} tokens/s, speculative "
+        f"{total['speculative']['tokens_per_second']:.1f} tokens/s, tau {total['tau']:.2f}, speed-up "
+        f"{speedup['ratio']:.2f} (95 % interval {speedup['low']:.2f} to {speedup['high']:.2f})"
+    )
+
+
+def _metrics(record: Mapping[str, Any]) -> dict[str, Any]:
+    def short(group: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "plain_tokens_per_second": group["plain"]["tokens_per_second"],
+            "drafter_tokens_per_second": group["speculative"]["tokens_per_second"],
+            "speedup": (group["speedup"] or {}).get("ratio"),
+            "tau": group["tau"],
+        }
+
+    kinds = {kind: short(group) for kind, group in record["kinds"].items()}
+    return {**short(record["total"]), "differing_prompts": record["equality"]["differing"], "kinds": kinds}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return value

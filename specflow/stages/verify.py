@@ -1,0 +1,174 @@
+"""``verify``: proofs that the export is the trained drafter and that the drafter changes no output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specflow.config.verify import VerifyParams
+from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+
+NAME = "verify"
+KIND = "verification"
+INPUTS: Mapping[str, Arity] = {
+    "target": Arity.ONE,
+    "drafter": Arity.ONE,
+    "export": Arity.ONE,
+    "features": Arity.ONE,
+    "tokens": Arity.ONE,
+}
+
+
+def check(params: VerifyParams) -> Iterable[Problem]:
+    if params.precision == "fp32" and params.near_tie > 0:
+        yield Problem(
+            where="near_tie",
+            found=str(params.near_tie),
+            expected="0 with precision fp32, where any difference is a defect",
+            hint="use precision bf16 or packed to allow near ties",
+        )
+
+
+def files(params: VerifyParams) -> Iterable[Path]:
+    return ()
+
+
+def estimate(params: VerifyParams) -> Estimate:
+    return Estimate(note=f"every held-out prompt decoded twice, {params.max_new_tokens} tokens each")
+
+
+def run(inputs: Inputs, params: VerifyParams, context: Context) -> Metrics:
+    """Payload: ``verification.json``. Raises ``StageError`` after logging every check if one failed."""
+    from specflow.targets.target import Target
+
+    target = Target.load(inputs.one("target").path, precision="fp32", threads=params.threads)
+    checks = [*_stored(inputs, params, context, target), _greedy(inputs, params, context, target)]
+    for done in checks:
+        context.log(str(done))
+    failed = [c for c in checks if not c.passed]
+    record = {
+        "passed": not failed,
+        "precision": params.precision,
+        "max_new_tokens": params.max_new_tokens,
+        "checks": [c.as_json() for c in checks],
+    }
+    text = json.dumps(record, indent=2, sort_keys=True) + "\n"
+    if failed:
+        raise StageError(f"{len(failed)} of {len(checks)} checks failed:\n" + "\n".join(map(str, failed)))
+    (context.output / "verification.json").write_text(text, encoding="utf-8")
+    return {"passed": True, **{c.name: dict(c.numbers) for c in checks}}
+
+
+def _stored(inputs: Inputs, params: VerifyParams, context: Context, target: Any) -> list[Any]:
+    """The checks on stored held-out documents: tokens, alignment, export, train = serve."""
+    from specflow.data.documents import read_documents
+    from specflow.drafters.loading import load_drafter, load_network, read_manifest
+    from specflow.features.store import FeatureReader
+    from specflow.serving.verification import alignment, blocks, parity
+
+    drafter, draft = inputs.one("drafter").path, inputs.one("export").file("draft")
+    manifest = read_manifest(drafter)
+    reader = FeatureReader(inputs.one("features").path)
+    _same_contract(reader.contract, manifest)
+    stored = reader.contract.layer_ids
+    documents = [reader.document(i) for i in _spread(reader, params.documents)]
+    ids = {i: d.ids for i, d in enumerate(read_documents(inputs.one("tokens").path))}
+    checks = [alignment.check_tokens(documents, ids)]
+    with context.progress("checking stored features", total=len(documents), unit="documents") as progress:
+        checks.append(
+            alignment.check_alignment(documents, target=target, layer_ids=stored, on_document=progress.advance)
+        )
+    documents = [_only_layers(d, stored, manifest.layer_ids) for d in documents]
+    anchors = list(blocks.anchors_of(documents, per_document=params.anchors_per_document))
+    trained_path = drafter / "drafter"
+    trained, cast, exported = (
+        load_drafter(path, target, precision="fp32")
+        for path in (
+            trained_path,
+            parity.export_as_drafter(draft, trained_path, context.scratch / "cast", cast_only=True),
+            parity.export_as_drafter(draft, trained_path, context.scratch / "exported"),
+        )
+    )
+    dtype = json.loads((draft / "config.json").read_text(encoding="utf-8"))["dtype"]
+    checks.append(
+        parity.check_export(anchors, trained=trained, cast=cast, exported=exported, head=target.head, dtype=dtype)
+    )
+    network = load_network(drafter)
+    checks.append(
+        parity.check_train_serve(
+            anchors, method=manifest.method, network=network, proposer=trained, embed=target.embed, head=target.head
+        )
+    )
+    return checks
+
+
+def _greedy(inputs: Inputs, params: VerifyParams, context: Context, exact: Any) -> Any:
+    """Speculative output equals plain decoding on held-out prompts; finished prompts are kept in ``scratch``."""
+    from specflow.data.documents import read_documents
+    from specflow.decoding.plain import decode_plain
+    from specflow.decoding.speculative import decode_speculative
+    from specflow.drafters.loading import load_drafter
+    from specflow.serving.requests import heldout_requests
+    from specflow.serving.verification.equality import check_equality
+    from specflow.serving.verification.journal import Journal
+    from specflow.targets.target import Target
+
+    requests = heldout_requests(read_documents(inputs.one("tokens").path), per_kind=params.prompts_per_kind)
+    same = params.precision == "fp32"
+    path = inputs.one("target").path
+    target = exact if same else Target.load(path, precision=params.precision, threads=params.threads)
+    plain, speculative = Journal(context.scratch / "plain.jsonl"), Journal(context.scratch / "speculative.jsonl")
+    with context.progress("plain and speculative decoding", total=2 * len(requests), unit="prompts") as progress:
+        progress.advance(len(plain) + len(speculative))
+        left = [i for i in range(len(requests)) if i not in plain]
+
+        def keep(index: int, generation: Any) -> None:
+            plain.add(left[index], generation.tokens)
+            progress.advance()
+
+        decode_plain(
+            target,
+            [requests[i].prompt for i in left],
+            max_new_tokens=params.max_new_tokens,
+            batch_size=params.batch_size,
+            on_done=keep,
+        )
+        proposer = load_drafter(inputs.one("drafter").path, target)
+        for index, request in enumerate(requests):
+            if index in speculative:
+                continue
+            found = decode_speculative(target, proposer, request.prompt, max_new_tokens=params.max_new_tokens)
+            speculative.add(index, found.tokens)
+            progress.advance()
+    return check_equality(
+        requests, plain=plain, speculative=speculative, exact=exact, near_tie=params.near_tie, precision=target.precision
+    )
+
+
+def _same_contract(contract: Any, manifest: Any) -> None:
+    if contract.hash != manifest.feature_contract:
+        raise StageError(
+            f"the drafter was trained on features of contract {manifest.feature_contract[:12]}, the features given have "
+            f"{contract.hash[:12]}: verify with the features it was trained on, or train it again"
+        )
+
+
+def _spread(reader: Any, count: int) -> list[int]:
+    """``count`` held-out documents, evenly over the kinds' order in the store; the shortest suffice for a proof."""
+    found: Sequence[int] = reader.indices("heldout")
+    if not found:
+        raise StageError("the features hold no held-out document: add held-out prompts and capture again")
+    stride = max(len(found) // count, 1)
+    return list(found[::stride][:count])
+
+
+def _only_layers(document: Any, stored: tuple[int, ...], wanted: tuple[int, ...]) -> Any:
+    """The document with the layers the drafter reads."""
+    from dataclasses import replace
+
+    missing = [k for k in wanted if k not in stored]
+    if missing:
+        raise StageError(f"the drafter reads layers {list(wanted)}, the features hold {list(stored)}")
+    return replace(document, features_TKH=document.features_TKH[:, [stored.index(k) for k in wanted]])
