@@ -31,7 +31,10 @@ def status(
     store: options.StoreOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Show what exists and, with a configuration, what would run and why."""
+    """Show what exists and what would run.
+
+    Without a configuration, only what is in the store.
+    """
     if config is None:
         if settings:
             raise _bad("--set", "needs a configuration", "--config FILE beside it")
@@ -68,7 +71,7 @@ def show(
     verify: Annotated[bool, typer.Option("--verify", help="Read every byte and compare the checksums.")] = False,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Show an artifact: what it was made from, its metrics, parameters and files."""
+    """Show an artifact: lineage, metrics, parameters, files."""
     found = _store(config, store)
     try:
         match = found.resolve(artifact)
@@ -108,9 +111,9 @@ def gc(
     yes: Yes = False,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Remove artifacts that no flow reaches with the given configurations (`--config` may be repeated).
+    """Remove artifacts that no flow reaches.
 
-    Without `--flow`, every known flow counts. What reachable artifacts were made from is always kept.
+    Reached is what a flow makes with one of the given configurations; `--config` may be repeated. Without `--flow`, every known flow counts. What reachable artifacts were made from is always kept.
     """
     works = [open_work(name, file, store=store) for name in flow or resources.names("flows") for file in config]
     roots = {work.store.root for work in works}

@@ -23,7 +23,10 @@ def doctor(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check this machine: Python, libraries, processor, memory, disk, Prefect and, if given, SGLang."""
+    """Check this machine, and say what to do.
+
+    Python, libraries, processor, memory, disk, Prefect and, if given, SGLang. Exit code 1 if something fails.
+    """
     findings = examine(store, sglang_python=sglang_python)
     failed = sum(finding.level == "fail" for finding in findings)
     if as_json:

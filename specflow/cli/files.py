@@ -48,7 +48,10 @@ def schema(
     check: Annotated[bool, typer.Option("--check", help="Check configurations and flows instead.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the JSON schema of the configuration, of one section or of a `flow`; or check files against it."""
+    """Print a JSON schema, or check YAML files.
+
+    Of the whole configuration, of one section, or of a `flow`.
+    """
     if check:
         checked = check_files(names or [])
         if as_json:

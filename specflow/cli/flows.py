@@ -27,7 +27,7 @@ def plan(
     upstream: UpstreamOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what `run` would do: the graph with what is cached, what would run and why, and what it costs."""
+    """Show what `run` would do, why, and what it costs."""
     work = open_work(flow, config, settings=settings or (), store=store)
     show_plan(work.plan(only=only, upstream=upstream), as_json=as_json)
 

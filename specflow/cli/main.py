@@ -16,7 +16,7 @@ app = typer.Typer(
     help="From prompts and a target model to a drafter that makes serving faster, measured.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # its tables cut option names short on 80 columns
 )
 
 

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from specflow.cli import options
 from specflow.cli.execute import execute
 from specflow.cli.work import open_work
 from specflow.config.errors import InputErrors, InputProblem
-from specflow.config.flags import DRAFTERS, EVERY, Flag, flags_of, summary_of
+from specflow.config.flags import Flag, flags_of, summary_of
 from specflow.config.overrides import Override
 from specflow.workflow.registry import STAGE_NAMES
 
@@ -24,7 +23,7 @@ DRAFTER = typer.Option("--drafter", metavar="NAME", help="Only this drafter of t
 
 def register(app: typer.Typer) -> None:
     for stage in STAGE_NAMES:
-        app.command(stage, help=escape(summary_of(stage)), rich_help_panel="Stages")(stage_command(stage))
+        app.command(stage, help=summary_of(stage))(stage_command(stage))
 
 
 def stage_command(stage: str) -> Callable[..., None]:
@@ -95,16 +94,14 @@ def _shared(stage: str) -> list[inspect.Parameter]:
 
 
 def _parameter(flag: Flag) -> inspect.Parameter:
-    title = "Drafter" if flag.section == (DRAFTERS, EVERY) else "Section " + ".".join(flag.section)
     if flag.leaf.is_flag:
         names = f"--{flag.name}/--no-{flag.name}"
-        option = typer.Option(names, help=escape(flag.help), rich_help_panel=title, show_default=False)
+        option = typer.Option(names, help=flag.help, show_default=False)
         return _keyword(flag.parameter, Annotated[bool | None, option], None)
     option = typer.Option(
         f"--{flag.name}",
         metavar=flag.leaf.type_name.upper() if not flag.leaf.choices else flag.leaf.type_name,
-        help=escape(flag.help),
-        rich_help_panel=title,
+        help=flag.help,
         show_default=False,
         autocompletion=_completer(flag.leaf.choices),
     )

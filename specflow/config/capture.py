@@ -11,7 +11,7 @@ from specflow.config.regenerate import Precision
 
 
 class CaptureParams(Section):
-    """Keep the target's hidden states of every conversation, as features for training."""
+    """Keep the target's hidden states, as features for training."""
 
     layer_ids: Annotated[tuple[int, ...], AfterValidator(increasing)] = Field(
         min_length=1,

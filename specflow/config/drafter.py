@@ -10,7 +10,7 @@ from specflow.config.base import NOT_IN_KEY, Section, increasing
 
 
 class TrainParams(Section):
-    """How a drafter is trained."""
+    """Train the drafters."""
 
     steps: int = Field(default=1000, ge=1, description="Optimiser steps.")
     documents_per_step: int = Field(default=4, ge=1, description="Documents in one step.")
@@ -49,7 +49,7 @@ class TrainParams(Section):
 
 
 class DFlashParams(Section):
-    """Train the drafter: a whole block of proposals in one pass (method `dflash`)."""
+    """DFlash: a whole block of proposals in one pass."""
 
     method: Literal["dflash"] = Field(description="What kind of drafter this is.")
     num_layers: int = Field(default=5, ge=1, description="Draft decoder layers.")

@@ -10,7 +10,7 @@ from specflow.config.base import Section
 
 
 class ExportParams(Section):
-    """Write the trained drafter as a directory that a serving engine loads."""
+    """Write the drafter as a serving engine loads it."""
 
     engine: Literal["sglang-0.5.23"] = Field(
         default="sglang-0.5.23", description="Layout and version it is linted for."

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from specflow.config.document import KeyPath
+from specflow.config.drafter import TrainParams
 from specflow.config.fields import Leaf, leaves, models_in
 from specflow.config.overrides import Override, parse_value
 from specflow.config.root import Config
@@ -86,7 +87,8 @@ def flags_of(stage: str) -> tuple[Flag, ...]:
 
 def summary_of(stage: str) -> str:
     """One line on what the stage does."""
-    documentation = section_models(stage)[0].__doc__ or ""
+    model = TrainParams if section_of(stage)[0] == DRAFTERS else section_models(stage)[0]
+    documentation = model.__doc__ or ""
     return documentation.strip().partition("\n")[0]
 
 

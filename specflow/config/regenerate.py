@@ -22,7 +22,7 @@ class PromptSource(Section):
 
 
 class RegenerateParams(Section):
-    """Let the target answer every prompt; the drafter learns from its own words."""
+    """Let the target answer every prompt, to learn from its words."""
 
     train: tuple[PromptSource, ...] = Field(min_length=1, description="Prompts to train on.")
     heldout: tuple[PromptSource, ...] = Field(min_length=1, description="Prompts to measure on, never trained on.")

@@ -8,6 +8,6 @@ from specflow.config.base import Section
 
 
 class ReportParams(Section):
-    """Gather everything measured in one HTML file, pictures and a summary."""
+    """Gather everything measured in one HTML file and pictures."""
 
     title: str = Field(default="specflow report", description="Heading of the report.")

@@ -8,7 +8,7 @@ from specflow.config.base import Section
 
 
 class TokenizeParams(Section):
-    """Turn conversations into token ids and the spans that are learnt."""
+    """Turn conversations into token ids and the spans to learn."""
 
     max_length: int = Field(default=1024, ge=8, description="Rows are cut to this many tokens.")
     max_skipped: float = Field(

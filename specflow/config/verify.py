@@ -9,7 +9,7 @@ from specflow.config.regenerate import Precision
 
 
 class VerifyParams(Section):
-    """Prove that the exported drafter is the trained one and changes no output."""
+    """Prove that the exported drafter changes no output."""
 
     prompts_per_kind: int | None = Field(default=None, ge=1, description="Held-out prompts per kind; none: all.")
     max_new_tokens: int = Field(default=64, ge=1, description="Longest answer in tokens.")
