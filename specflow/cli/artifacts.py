@@ -113,7 +113,8 @@ def gc(
 ) -> None:
     """Remove artifacts that no flow reaches.
 
-    Reached is what a flow makes with one of the given configurations; `--config` may be repeated. Without `--flow`, every known flow counts. What reachable artifacts were made from is always kept.
+    Reached is what a flow makes with one of the given configurations; `--config` may be repeated. Without
+    `--flow`, every known flow counts. What reachable artifacts were made from is always kept.
     """
     works = [open_work(name, file, store=store) for name in flow or resources.names("flows") for file in config]
     roots = {work.store.root for work in works}

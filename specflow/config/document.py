@@ -18,12 +18,14 @@ class _Loader(yaml.SafeLoader):
     """YAML's core types only: no dates, `6e-4` is a number, and `yes`, `on`, `no`, `off` are text."""
 
 
-_BOOL, _FLOAT, _TIMESTAMP = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"
+_BOOL, _INT, _FLOAT, _TIMESTAMP = (f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "timestamp"))
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_BOOL, _FLOAT, _TIMESTAMP)]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_BOOL, _INT, _FLOAT, _TIMESTAMP)]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(_BOOL, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+# No leading zeros: whether 010 is ten or eight depends on who reads it.
+_Loader.add_implicit_resolver(_INT, re.compile(r"^(?:[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+)$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
     _FLOAT,
     re.compile(
@@ -55,6 +57,25 @@ class Document:
             if path[:end] in table:
                 return table[path[:end]]
         return Location(source=self.source, line=1, column=1)
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes what ``parse_document`` reads back equal; short lists stay on one line."""
+
+
+# Text is quoted if either reader, ours or that of YAML 1.1, would take it for something else.
+Dumper.yaml_implicit_resolvers = {
+    first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, []), *_Loader.yaml_implicit_resolvers.get(first, [])]
+    for first in {*yaml.SafeDumper.yaml_implicit_resolvers, *_Loader.yaml_implicit_resolvers}
+}
+
+
+def _sequence(dumper: yaml.SafeDumper, data: list[Any]) -> yaml.Node:
+    flat = not any(isinstance(item, dict | list) for item in data)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flat)
+
+
+Dumper.add_representer(list, _sequence)
 
 
 def parse_scalar(text: str) -> Any:

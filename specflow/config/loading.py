@@ -11,7 +11,7 @@ import yaml
 
 from specflow.config import resources
 from specflow.config.consistency import inconsistencies
-from specflow.config.document import Document, KeyPath, dotted, read_document
+from specflow.config.document import Document, Dumper, KeyPath, dotted, read_document
 from specflow.config.errors import InputErrors, InputProblem
 from specflow.config.overrides import Override, apply_overrides
 from specflow.config.root import Config
@@ -72,17 +72,5 @@ def dump_config(config: Config) -> str:
 
 
 def dump_yaml(data: Any) -> str:
-    """Plain data as YAML with keys in their order; short lists stay on one line."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
-
-
-class _Dumper(yaml.SafeDumper):
-    pass
-
-
-def _sequence(dumper: yaml.SafeDumper, data: list[Any]) -> yaml.Node:
-    flat = not any(isinstance(item, dict | list) for item in data)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flat)
-
-
-_Dumper.add_representer(list, _sequence)
+    """Plain data as YAML with keys in their order."""
+    return yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110)

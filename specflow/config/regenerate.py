@@ -30,6 +30,9 @@ class RegenerateParams(Section):
     temperature: float = Field(default=0.0, ge=0.0, description="0 is greedy.")
     seed: int = Field(default=0, description="Seed of sampling; each row has its own stream derived from it.")
     batch_size: int = Field(default=32, ge=1, description="Prompts decoded together.")
+    max_skipped: float = Field(
+        default=0.05, ge=0.0, le=1.0, description="Largest share of quarantined prompts before the stage fails."
+    )
     precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
