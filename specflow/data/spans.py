@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from specflow.data.conversations import Message
 from specflow.data.rendering import Renderer
 
-# Any real content differs in its first (last) token from at least one of these.
-STAND_INS = ("x", "7")
+STAND_INS = "x7qZ?%#kJ4wVz9@_~&"
+"""Contents of one character, to compare with: at least some do not occur in a given content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +77,28 @@ def _turn(renderer: Renderer, messages: Sequence[Message], end_ids: Collection[i
     prefix = messages[:-1]
     through = renderer.ids(messages)
     header = renderer.ids(prefix, answer=True)
-    others = [renderer.ids([*prefix, {"role": "assistant", "content": text}]) for text in STAND_INS]
+    others = [renderer.ids([*prefix, {"role": "assistant", "content": c}]) for c in _stand_ins(messages[-1]["content"])]
     asked = common_prefix(through, header)
-    start = max(asked, min(common_prefix(through, other) for other in others))
+    start = max(asked, *(common_prefix(through, other) for other in others))
     if messages[-1]["content"].startswith(renderer.text(through[asked:start]).strip()):
         start = asked  # The content itself opens with it (a think tag the target wrote), so it is no insertion.
-    tail = min(common_prefix(through[::-1], other[::-1]) for other in others)
+    tail = max(common_prefix(through[::-1], other[::-1]) for other in others)
     content_end = max(len(through) - tail, start)
     stop = _stop(renderer, through, content_end, end_ids)
     return _Turn(through, start, content_end if stop is None else stop + 1, stop is not None)
+
+
+def _stand_ins(content: str) -> list[str]:
+    """Three stand-ins that cannot share a token with the start or the end of ``content``.
+
+    Each agrees with the content's rendering in template tokens only. One alone may agree in too few,
+    if it merges with the template; all three do not.
+    """
+    stripped = content.strip()
+    edges = {content[:1], content[-1:], stripped[:1], stripped[-1:]}
+    absent = [c for c in STAND_INS if c not in content]
+    # Where a content has nearly all of them, at least its edges must differ.
+    return [*absent, *(c for c in STAND_INS if c not in edges and c in content)][:3]
 
 
 def _stop(renderer: Renderer, ids: list[int], content_end: int, end_ids: Collection[int]) -> int | None:

@@ -10,7 +10,7 @@ of Zarr is paid once per shard and array.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +43,22 @@ class FeatureWriter:
     def place(self, shard: int) -> Path:
         return self._root / STORE / shard_name(shard)
 
-    def committed(self, shard: int, documents: Sequence[tuple[int, str]] | None = None) -> bool:
-        """Whether the shard is there, undamaged, and holds these (index, id) if they are given."""
+    def committed(self, shard: int) -> bool:
+        """Whether the shard is there and undamaged."""
         try:
             verify_shard(self.place(shard))
         except DamagedShard:
             return False
-        if documents is None:
-            return True
-        found = json.loads((self.place(shard) / DOCUMENTS).read_text(encoding="utf-8"))
-        return [(d["index"], d["id"]) for d in found] == [tuple(d) for d in documents]
+        return True
 
-    def write(self, shard: int, documents: Sequence[Document]) -> int:
-        """Write and commit one shard; returns its size in bytes. Raises ``ValueError`` on wrong shapes."""
+    def write(self, shard: int, documents: Sequence[Document], *, extra: Mapping[str, Any] | None = None) -> int:
+        """Write and commit one shard; returns its size in bytes. Raises ``ValueError`` on wrong shapes.
+
+        ``extra`` holds JSON files, by name, that are committed with it.
+        """
         for document in documents:
             self._check(document)
-        return commit_shard(self.place(shard), lambda path: self._fill(path, documents))
+        return commit_shard(self.place(shard), lambda path: self._fill(path, documents, extra or {}))
 
     def finish(self, shards: int, *, metadata: dict[str, Any] | None = None) -> None:
         """State how many shards the store has; readers refuse a store without this."""
@@ -86,7 +86,7 @@ class FeatureWriter:
                     f"found {tuple(tensor.shape)} and {tensor.dtype}"
                 )
 
-    def _fill(self, path: Path, documents: Sequence[Document]) -> None:
+    def _fill(self, path: Path, documents: Sequence[Document], extra: Mapping[str, Any]) -> None:
         offsets = np.cumsum([0, *(d.token_ids_T.shape[0] for d in documents)], dtype=np.int64)
         group = zarr.open_group(store=path, mode="w", zarr_format=3)
         bits = {"dtype": "bfloat16"}
@@ -96,7 +96,8 @@ class FeatureWriter:
         _put(group, "features", _joined([d.features_TKH.view(torch.uint16) for d in documents], np.uint16), bits)
         _put(group, "last_hidden", _joined([d.last_hidden_TH.view(torch.uint16) for d in documents], np.uint16), bits)
         rows = [{"index": d.index, "split": d.split, "kind": d.kind, "id": d.id} for d in documents]
-        (path / DOCUMENTS).write_text(json.dumps(rows, indent=0), encoding="utf-8")
+        for name, value in {DOCUMENTS: rows, **extra}.items():
+            (path / name).write_text(json.dumps(value, indent=0), encoding="utf-8")
 
 
 def _joined(tensors: Sequence[torch.Tensor], dtype: Any) -> np.ndarray[Any, Any]:

@@ -6,13 +6,13 @@ import itertools
 from typing import Any
 
 import pytest
-from chat_helpers import CHATML, TEMPLATES, THINKING, TRIMMING, brute_force, chatml, tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specflow.data.quarantine import DataError
 from specflow.data.rendering import Renderer, flat_ids
-from specflow.data.spans import common_prefix, rows_of
+from specflow.data.spans import STAND_INS, common_prefix, rows_of
+from tests.data.chat_helpers import CHATML, TEMPLATES, THINKING, TRIMMING, brute_force, chatml, tokenizer
 
 
 def user(text: str) -> dict[str, str]:
@@ -103,8 +103,8 @@ def test_a_turn_end_that_is_not_eos_is_supervised() -> None:
 
 def test_a_template_without_turn_end_says_so() -> None:
     tok = tokenizer("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
-    (row,) = rows(tok, [user("q"), assistant("no")])
-    assert supervised_text(tok, row) == "no"
+    (row,) = rows(tok, [user("q"), assistant("on")])
+    assert supervised_text(tok, row) == "on"
     assert row.without_turn_end
 
 
@@ -135,7 +135,7 @@ def test_merge_across_the_border_is_supervised() -> None:
     assert row.supervised == [False, False, True, True, True, True]
 
 
-@pytest.mark.parametrize("text", ["x", "7", "x7", "7x", "xx", "77", "x x", "7 7"])
+@pytest.mark.parametrize("text", [STAND_INS, STAND_INS[::-1], "x", "7", "x7", "7x", "xx", "77", "x x", "7 7"])
 def test_contents_equal_to_the_stand_ins(text: str) -> None:
     tok = tokenizer()
     (row,) = rows(tok, [user(text), assistant(text), user(text), assistant(text)])

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_helpers import CHATML, THINKING, tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from specflow.data.documents import read_documents, spans_of, write_documents
 from specflow.data.quarantine import DataError
 from specflow.data.rendering import Renderer
 from specflow.data.tokenizing import Tokenized, add_conversation, refuse_useless
+from tests.data.chat_helpers import CHATML, THINKING, tokenizer
 
 TOK = tokenizer(CHATML)
 

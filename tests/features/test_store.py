@@ -190,13 +190,6 @@ def test_unfinished_store_is_refused(tmp_path: Path) -> None:
         FeatureReader(tmp_path)
 
 
-def test_a_shard_of_other_documents_is_not_the_committed_one(tmp_path: Path) -> None:
-    write(tmp_path)
-    writer = FeatureWriter(tmp_path, CONTRACT)
-    assert writer.committed(1, [(1, "row-1"), (3, "row-3")])
-    assert not writer.committed(1, [(1, "row-1"), (3, "other")])
-
-
 def test_contract_of_another_store_is_refused(tmp_path: Path) -> None:
     write(tmp_path)
     values = {**CONTRACT.to_dict(), "precision": "bf16"}

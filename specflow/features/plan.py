@@ -1,0 +1,113 @@
+"""Which documents are computed together, and which shard they go to: a pure function of the tokens.
+
+Documents with an equal token prefix have equal features there (attention is causal), so the prefix
+is computed once. Documents are grouped so that the most tokens are saved, batched by length so that
+little is padded, and batches are packed into shards. A batch never spans two shards, so a shard can
+be computed again alone and comes out the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+MIN_PREFIX = 32
+MIN_GROUP = 4
+MAX_DEPTH = 16
+
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Documents (by index) run in one pass after their first ``prefix`` tokens, which are equal."""
+
+    prefix: int
+    documents: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    prefix: int
+    documents: tuple[int, ...]
+
+    @property
+    def saved(self) -> int:
+        return self.prefix * (len(self.documents) - 1)
+
+
+def plan_shards(
+    documents: Sequence[Ids], *, batch_tokens: int, shard_tokens: int, share_prefixes: bool = True
+) -> list[list[Batch]]:
+    """Batches of each shard. ``batch_tokens`` limits padded tokens of a pass, ``shard_tokens`` a shard.
+
+    A single document may exceed either. Documents must not be empty.
+    """
+    groups = _grouped(documents) if share_prefixes else [_Group(0, tuple(range(len(documents))))]
+    shards: list[list[Batch]] = []
+    room = 0
+    for batch in (b for group in groups for b in _batches(documents, group, batch_tokens, shard_tokens)):
+        tokens = sum(len(documents[i]) for i in batch.documents)
+        if not shards or tokens > room:
+            shards.append([])
+            room = shard_tokens
+        shards[-1].append(batch)
+        room -= tokens
+    return shards
+
+
+def computed_tokens(documents: Sequence[Ids], shards: Sequence[Sequence[Batch]]) -> tuple[int, int]:
+    """(tokens run through the target with padding, of which padding), prefixes counted once each."""
+    prefixes = {tuple(documents[b.documents[0]][: b.prefix]) for shard in shards for b in shard}
+    padded = own = sum(len(p) for p in prefixes)
+    for batch in (b for shard in shards for b in shard):
+        lengths = [len(documents[i]) - batch.prefix for i in batch.documents]
+        padded += max(lengths) * len(lengths)
+        own += sum(lengths)
+    return padded, padded - own
+
+
+def _batches(documents: Sequence[Ids], group: _Group, batch_tokens: int, shard_tokens: int) -> Iterator[Batch]:
+    # Longest first: a cache made for the first batch then fits the next ones.
+    order = sorted(group.documents, key=lambda i: (-len(documents[i]), i))
+    batch: list[int] = []
+    for index in order:
+        longest = len(documents[batch[0]]) - group.prefix if batch else 0
+        tokens = sum(len(documents[i]) for i in batch) + len(documents[index])
+        if batch and (longest * (len(batch) + 1) > batch_tokens or tokens > shard_tokens):
+            yield Batch(group.prefix, tuple(batch))
+            batch = []
+        batch.append(index)
+    if batch:
+        yield Batch(group.prefix, tuple(batch))
+
+
+def _grouped(documents: Sequence[Ids]) -> list[_Group]:
+    order = sorted(range(len(documents)), key=lambda i: (list(documents[i]), i))
+    groups = _split(documents, order, MAX_DEPTH)
+    shared = [g for g in groups if g.prefix]
+    rest = tuple(sorted(i for g in groups if not g.prefix for i in g.documents))
+    return [*shared, _Group(0, rest)] if rest else shared
+
+
+def _split(documents: Sequence[Ids], order: list[int], depth: int) -> list[_Group]:
+    """Sorted documents as one group, or split where their common prefix ends, whichever saves more."""
+    if not order:
+        return []
+    common = _common(documents[order[0]], documents[order[-1]])
+    common = min([common, *(len(documents[i]) - 1 for i in order)])
+    whole = [_Group(common if common >= MIN_PREFIX and len(order) >= MIN_GROUP else 0, tuple(order))]
+    if len(order) < 2 * MIN_GROUP or depth == 0:
+        return whole
+    children: dict[int, list[int]] = {}
+    for index in order:
+        children.setdefault(documents[index][common], []).append(index)
+    if len(children) == 1:
+        return whole
+    parts = [g for child in children.values() for g in _split(documents, child, depth - 1)]
+    return parts if sum(g.saved for g in parts) > whole[0].saved else whole
+
+
+def _common(one: Ids, two: Ids) -> int:
+    length = min(len(one), len(two))
+    return next((i for i in range(length) if one[i] != two[i]), length)
