@@ -52,7 +52,7 @@ class DrafterResult:
 
     name: str
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    curves: Curves = Curves()
+    curves: Curves = field(default_factory=Curves)
     benchmark: Mapping[str, Any] | None = None
     """``result.json``."""
     verification: Mapping[str, Any] | None = None
@@ -111,7 +111,8 @@ def gather(
 
 
 def _drafter(made: Made, verifications: Sequence[Made], benchmarks: Sequence[Made]) -> DrafterResult:
-    verification, benchmark = (next((a for a in many if made.key in _keys(a)), None) for many in (verifications, benchmarks))
+    verification = next((a for a in verifications if made.key in _keys(a)), None)
+    benchmark = next((a for a in benchmarks if made.key in _keys(a)), None)
     return DrafterResult(
         name=_name(made),
         manifest=_json(made.path / "drafter" / "manifest.json") or {},

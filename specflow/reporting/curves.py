@@ -19,9 +19,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    loss: Series = Series()
-    learning_rate: Series = Series()
-    tau: Series = Series()
+    loss: Series = field(default_factory=Series)
+    learning_rate: Series = field(default_factory=Series)
+    tau: Series = field(default_factory=Series)
     """Held-out free walk during training."""
     tau_by_kind: Mapping[str, Series] = field(default_factory=dict)
 

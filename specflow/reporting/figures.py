@@ -1,4 +1,4 @@
-"""Interactive figures of the HTML report, as Plotly JSON without colours of paper or ink: the page's theme sets those."""
+"""Interactive figures of the HTML report, as Plotly JSON; colours of paper and ink come from the page's theme."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from specflow.reporting.collect import SHARE_BINS, Corpus, DrafterResult
 from specflow.reporting.curves import smooth
-from specflow.reporting.palette import DRAFTER, PLAIN, ROUND_PARTS, series_colours
+from specflow.reporting.palette import DRAFTER, PLAIN, PREDICTED, ROUND_PARTS, series_colours
 
 INK = "ink"
 """A line colour the page replaces by its own text colour."""
@@ -48,13 +48,17 @@ def drafter_figures(drafter: DrafterResult) -> dict[str, list[PageFigure]]:
 
 def share_figure(corpus: Corpus) -> PageFigure:
     """Histogram of the supervised share of the documents."""
-    labels = [f"{100 * i // SHARE_BINS}–{100 * (i + 1) // SHARE_BINS} %" for i in range(SHARE_BINS)]
+    labels = [f"{100 * i // SHARE_BINS}–{100 * (i + 1) // SHARE_BINS}" for i in range(SHARE_BINS)]
     return _figure(
         "data-share",
         "Supervised share of a document",
         "Documents by the share of their tokens that are the target's own answer.",
-        [{"type": "bar", "x": labels, "y": list(corpus.share_counts), "marker": {"color": DRAFTER}, "name": "documents"}],
-        {"xaxis": {"type": "category"}, "yaxis": {"title": {"text": "documents"}}, "showlegend": False},
+        [{"type": "bar", "x": labels, "y": list(corpus.share_counts), "marker": {"color": DRAFTER}}],
+        {
+            "xaxis": {"type": "category", "title": {"text": "% of the tokens"}},
+            "yaxis": {"title": {"text": "documents"}},
+            "showlegend": False,
+        },
     )
 
 
@@ -87,7 +91,7 @@ def _tau(groups: Mapping[str, Any], prefix: str) -> PageFigure:
         for kind, group in groups.items()
     ]  # fmt: skip
     return _figure(
-        f"{prefix}tau", "Tau by kind of prompt", "Tokens delivered per round, the bonus or correction included; 1 is plain decoding.",
+        f"{prefix}tau", "Tau by kind of prompt", "Tokens per round, bonus or correction included; 1 is plain decoding.",
         data, {"showlegend": False, "yaxis": {"title": {"text": "tokens per round"}}},
     )  # fmt: skip
 
@@ -125,13 +129,15 @@ def _round(groups: Mapping[str, Any], prefix: str) -> PageFigure:
     ]  # fmt: skip
     layout = {"barmode": "stack", "xaxis": {"title": {"text": "ms"}}, "yaxis": {"autorange": "reversed"}}
     return _figure(
-        f"{prefix}round", "Where a round spends its time", "Mean of one draft-and-verify round. State: keys, values and features.",
+        f"{prefix}round", "Where a round spends its time", "Mean of one round. State: keys, values and features.",
         data, layout,
     )  # fmt: skip
 
 
 def _per_token(groups: Mapping[str, Any], prefix: str) -> PageFigure:
-    parts = (("predicted", "predicted", "#9CC3E6"), ("measured", "measured", DRAFTER), ("plain", "plain decoding", PLAIN))
+    parts = (
+        ("predicted", "predicted", PREDICTED), ("measured", "measured", DRAFTER), ("plain", "plain decoding", PLAIN),
+    )  # fmt: skip
     data = [
         {
             "type": "bar", "name": label, "x": list(groups),

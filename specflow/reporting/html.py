@@ -17,7 +17,9 @@ def render_html(data: ReportData) -> str:
     from plotly.offline import get_plotlyjs
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("specflow.reporting", "templates"), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("specflow.reporting", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
     )
     best = best_drafter(data)
     return environment.get_template("report.html.j2").render(
@@ -40,16 +42,15 @@ def limits(best: DrafterResult | None) -> list[str]:
     """What a reader must not conclude from the figures."""
     engine = (best.benchmark or {}).get("engine", {}) if best else {}
     device = str(engine.get("device", "cpu")).upper()
-    lines = [
+    return [
         "One request at a time. With many requests in flight a server is less bound by reading weights, and the gain "
         "of any drafter shrinks; it can turn into a loss.",
         f"One machine ({device}). The price of verifying several rows against one differs on other hardware, and with "
         "it the speed-up; tau carries over, the time of a round does not.",
         "Greedy decoding. With sampling, acceptance is usually lower.",
-        "Prompts of the kinds listed. A drafter learns a workload; on other text expect the lower end of what is shown.",
+        "Prompts of the kinds listed. A drafter learns a workload; on other text expect the lower end of this.",
         "The embedded engine. A serving engine has other costs per round and was not run here.",
     ]
-    return lines
 
 
 def _lead(best: DrafterResult) -> str:
@@ -70,7 +71,10 @@ def _cards(best: DrafterResult) -> list[dict[str, Any]]:
     span = text.interval(total["speedup_low"], total["speedup_high"])
     proposals = result["drafter"].get("num_proposals")
     return [
-        {"label": "Speed-up", "value": text.times(total["speedup"]), "unit": "", "sub": f"95 % interval {span}", "main": True},
+        {
+            "label": "Speed-up", "value": text.times(total["speedup"]), "unit": "",
+            "sub": f"95 % interval {span}", "main": True,
+        },
         {
             "label": "With drafter", "value": text.number(total["drafter_tokens_per_second"], 1), "unit": "tok/s",
             "sub": "batch 1, greedy", "main": False,
@@ -199,7 +203,8 @@ def _corpus(corpus: Corpus) -> dict[str, Any]:
     rows = [
         [
             row["split"], row["kind"], text.count(row["documents"]), text.count(row["tokens"]),
-            text.count(row["supervised"]), text.percent(row["supervised"] / max(row["tokens"], 1)), text.count(row["longest"]),
+            text.count(row["supervised"]), text.percent(row["supervised"] / max(row["tokens"], 1)),
+            text.count(row["longest"]),
         ]
         for row in corpus.rows
     ]  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 PLAIN = "#8A94A3"
 DRAFTER = "#2F7EC4"
+PREDICTED = "#9CC3E6"
 ROUND_PARTS = {"draft": "#E08E0B", "verify": "#2F7EC4", "state": "#1B9E77", "other": "#8A94A3"}
 SERIES = ("#2F7EC4", "#E08E0B", "#1B9E77", "#C7559A", "#7A6FD0", "#5BA8D6", "#B5572A", "#8C8C2E")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specflow.reporting import text
 from specflow.reporting.collect import DrafterResult, ReportData
 from specflow.reporting.curves import smooth
-from specflow.reporting.palette import DRAFTER, PLAIN, ROUND_PARTS, series_colours
+from specflow.reporting.palette import DRAFTER, PLAIN, PREDICTED, ROUND_PARTS, series_colours
 from specflow.reporting.summary import best_drafter
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 INK, SOFT, GRID = "#1F2733", "#5B6675", "#E3E7EC"
 DPI = 144
-_STYLE: Mapping[str, Any] = {
+_STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10,
@@ -131,7 +131,7 @@ def round_split(axes: Axes, drafter: DrafterResult) -> None:
 
 def time_per_token(axes: Axes, drafter: DrafterResult) -> None:
     groups = _groups(drafter)
-    parts = (("predicted", "#9CC3E6"), ("measured", DRAFTER), ("plain", PLAIN))
+    parts = (("predicted", PREDICTED), ("measured", DRAFTER), ("plain", PLAIN))
     for shift, (part, colour) in enumerate(parts):
         values = [1000 * (g["seconds_per_token"][part] or 0.0) for g in groups.values()]
         places = [p + 0.26 * (shift - 1) for p in range(len(groups))]
@@ -154,7 +154,7 @@ def _acceptance(axes: Axes, drafter: DrafterResult, which: str, title: str) -> N
     axes.set_title(title, pad=28)
     axes.set_xlabel("position after the anchor")
     axes.set_ylabel("%")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xticks(range(1, 1 + max(len(g["acceptance"][which]) for g in groups.values())))
     axes.grid(color=GRID)
     _legend_above(axes, len(groups))
 
@@ -162,7 +162,12 @@ def _acceptance(axes: Axes, drafter: DrafterResult, which: str, title: str) -> N
 def _legend_above(axes: Axes, entries: int) -> None:
     """Between title and plot, where it never covers a line; at most six entries a row."""
     axes.legend(
-        loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=min(entries, 6), borderaxespad=0.3, columnspacing=1.2, handlelength=1.2
+        loc="lower left",
+        bbox_to_anchor=(-0.02, 1),
+        ncols=min(entries, 6),
+        borderaxespad=0.3,
+        columnspacing=1.2,
+        handlelength=1.2,
     )
 
 
@@ -176,7 +181,7 @@ def _groups(drafter: DrafterResult) -> dict[str, Mapping[str, Any]]:
 def _save(drafter: DrafterResult, panels: Sequence[Panel], path: Path) -> None:
     import matplotlib
 
-    with matplotlib.rc_context(dict(_STYLE)):
+    with matplotlib.rc_context(_STYLE):
         figure = _figure(len(panels))
         for axes, panel in zip(figure.axes, panels, strict=True):
             panel(axes, drafter)

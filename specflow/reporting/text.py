@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 NONE = "–"
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def number(value: float | int | None, digits: int = 2) -> str:
@@ -36,14 +38,20 @@ def milliseconds(value: float | None) -> str:
 
 
 def compact(value: Any) -> str:
-    """A JSON value in one short line."""
+    """A JSON value in one short line; a sha256 is cut to 12 digits."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dict):
-        return ", ".join(f"{k}={compact(v)}" for k, v in value.items())
+        return ", ".join(f"{k} {_nested(v)}" for k, v in value.items())
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(compact(v) for v in value) + "]"
+        return "[" + ", ".join(_nested(v) for v in value) + "]"
+    if isinstance(value, str) and _HASH.fullmatch(value):
+        return value[:12]
     return NONE if value is None else str(value)
+
+
+def _nested(value: Any) -> str:
+    return f"({compact(value)})" if isinstance(value, dict) else compact(value)
 
 
 def plain_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:

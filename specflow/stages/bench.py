@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ KIND = "benchmark"
 INPUTS: Mapping[str, Arity] = {"target": Arity.ONE, "drafter": Arity.ONE, "tokens": Arity.ONE}
 
 CONVENTIONS = {
-    "tau": "tokens delivered per round, bonus or correction included; the first token of a request belongs to no round; "
-    "a cut round counts what the user received",
+    "tau": "tokens delivered per round, bonus or correction included; the first token of a request belongs to no "
+    "round; a cut round counts what the user received",
     "acceptance": "share of rounds, before any cut by an end token or the length limit",
     "tokens_per_second": "tokens after the first over the time from the first to the last",
     "speedup": "ratio of tokens per second, each a ratio of sums; interval: 95 %, bootstrap over prompts",
@@ -41,7 +41,8 @@ def files(params: BenchParams) -> Iterable[Path]:
 
 
 def estimate(params: BenchParams) -> Estimate:
-    return Estimate(note=f"every held-out prompt decoded {2 * params.repeats} times, {params.max_new_tokens} tokens each")
+    times = 2 * params.repeats
+    return Estimate(note=f"every held-out prompt decoded {times} times, {params.max_new_tokens} tokens each")
 
 
 def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
@@ -189,7 +190,7 @@ def _transformers(
     prompts = [r.prompt for r in requests[::stride][: params.transformers_prompts]]
     limit = min(params.transformers_tokens, params.max_new_tokens)
     own = f"plain decoding here, {precision}"
-    modes = {own: partial(plain, limit=limit)}
+    modes: dict[str, Callable[[Sequence[int]], Any]] = {own: partial(plain, limit=limit)}
     for dtype in DTYPES:
         modes[f"generate, {dtype}"] = partial(GenerateBaseline(path, dtype=dtype).decode, max_new_tokens=limit)
     for decode in modes.values():

@@ -1,0 +1,189 @@
+"""The page and the pictures: complete, self-contained, and the same for the same inputs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specflow.reporting import text
+from specflow.reporting.collect import ReportData, gather
+from specflow.reporting.curves import read_curves, smooth
+from specflow.reporting.html import render_html
+from specflow.reporting.plots import write_plots
+from specflow.reporting.summary import summary, summary_table
+
+
+def _helpers() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reporting_helpers", Path(__file__).with_name("helpers.py"))
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def data() -> ReportData:
+    found: ReportData = _helpers().report_data()
+    return found
+
+
+@pytest.fixture(scope="module")
+def two() -> ReportData:
+    found: ReportData = _helpers().report_data(("first", "second"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(data: ReportData) -> str:
+    return render_html(data)
+
+
+def test_headline_figures_are_those_of_the_result(data: ReportData) -> None:
+    total = data.drafters[0].benchmark["total"]  # type: ignore[index]
+    found = summary(data)
+    assert found["speedup"] == total["speedup"]["ratio"]
+    assert found["baseline_tokens_per_second"] == pytest.approx(1 / 0.045)
+    assert found["tau"] == pytest.approx((6 * 2 * (3 + 4 + 5) + 6 * 3 * (1 + 2)) / 72)
+    assert found["kinds"]["service"]["tau"] == pytest.approx(4.0)
+    assert found["verified"] is True
+
+
+def test_page_shows_the_figures(page: str, data: ReportData) -> None:
+    found = summary(data)
+    for shown in (
+        text.times(found["speedup"]),
+        text.number(found["baseline_tokens_per_second"], 1),
+        text.number(found["drafter_tokens_per_second"], 1),
+        text.interval(found["speedup_low"], found["speedup_high"]),
+        "1,234",
+        "too_long 7",
+        "14.2",
+        "1.50×",
+        "Greedy output is equal",
+        "What this does not show",
+        "a processor &lt;of&gt; 2 cores",
+        "A report &amp; more",
+        "abababababab",
+    ):
+        assert shown in page, shown
+
+
+def test_page_holds_every_figure_as_valid_json(page: str) -> None:
+    ids = re.findall(r"data-figure", page.split("<script>")[0])
+    specs = re.findall(r'<script type="application/json" id="([^"]+)-spec">(.*?)</script>', page)
+    names = [name for name, _ in specs]
+    assert len(ids) == len(specs) == 9
+    assert names == [
+        "dflash-rates", "dflash-tau", "dflash-cumulative", "dflash-conditional", "dflash-round", "dflash-per-token",
+        "dflash-loss", "dflash-heldout", "data-share",
+    ]  # fmt: skip
+    figures = {name: json.loads(spec) for name, spec in specs}
+    cumulative = {t["name"]: t["y"] for t in figures["dflash-cumulative"]["data"]}
+    assert cumulative["service"] == pytest.approx([1, 1, 2 / 3, 1 / 3, 0])
+    assert [t["name"] for t in figures["dflash-round"]["data"]] == ["draft", "verify", "state", "other"]
+    assert figures["dflash-round"]["data"][1]["x"] == pytest.approx([50.0, 50.0, 50.0])
+
+
+def test_page_loads_nothing_from_anywhere(page: str) -> None:
+    own = re.sub(r"<script>.*?</script>", "", page, flags=re.S)
+    assert "http" not in own
+    assert not re.search(r"<(link|img|iframe|script[^>]+src)", own)
+    assert not re.search(r"@import|url\(", own)
+    assert page.count("<script>") == 2
+
+
+def test_page_is_the_same_for_the_same_data(page: str, data: ReportData) -> None:
+    assert render_html(data) == page
+
+
+def test_pictures_exist_and_are_byte_equal(tmp_path: Path, two: ReportData) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first = write_plots(two, tmp_path / "a")
+    write_plots(two, tmp_path / "b")
+    # `second` accepts more, so it is the best drafter and takes the plain names.
+    plain = ["acceptance.png", "loss.png", "overview.png", "round.png"]
+    assert [p.name for p in first] == sorted([*plain, *(n.replace(".png", "-first.png") for n in plain)])
+    assert all((tmp_path / "a" / p.name).read_bytes() == (tmp_path / "b" / p.name).read_bytes() for p in first)
+    assert (tmp_path / "a" / "acceptance.png").read_bytes() != (tmp_path / "a" / "acceptance-first.png").read_bytes()
+
+
+def test_several_drafters_are_compared_and_the_best_leads(two: ReportData) -> None:
+    page = render_html(two)
+    assert "Drafters compared" in page
+    assert summary(two)["best_drafter"] == "second"
+    assert "with drafter second" in page
+
+
+def test_summary_table_has_one_line_per_kind(data: ReportData) -> None:
+    lines = summary_table(data.drafters).splitlines()
+    assert len(lines) == 5
+    assert re.sub(" +", " ", lines[0]) == "drafter prompts baseline tok/s drafter tok/s tau speed-up 95 % interval"
+    assert [line.split()[1] for line in lines[2:]] == ["broad", "service", "all"]
+    assert lines[3].split()[2] == "22.2"
+    assert lines[3].split()[4:6] == ["4.00", "2.70×"]
+
+
+def test_curves_read_training_and_evaluation_lines(tmp_path: Path) -> None:
+    lines = [
+        {"step": 1, "loss": 3.0, "lr": 0.1},
+        {"step": 2, "loss": 2.0, "lr": 0.2},
+        {"step": 2, "tau": 1.5, "by_kind": {"x": {"tau": 1.75}, "y": 1.25}},
+    ]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    found = read_curves(path)
+    assert (found.loss.steps, found.loss.values) == ([1, 2], [3.0, 2.0])
+    assert (found.tau.steps, found.tau.values) == ([2], [1.5])
+    assert {k: list(s.values) for k, s in found.tau_by_kind.items()} == {"x": [1.75], "y": [1.25]}
+    path.write_text('{"step": 1}\nnot json\n')
+    with pytest.raises(ValueError, match=r"metrics.jsonl:2"):
+        read_curves(path)
+
+
+def test_smooth_is_a_centred_mean_with_short_ends() -> None:
+    assert smooth([0.0, 3.0, 6.0, 9.0], width=3) == [1.5, 3.0, 6.0, 7.5]
+
+
+def test_gather_joins_by_drafter_key_and_counts_the_data(tmp_path: Path) -> None:
+    def made(kind: str, key: str, *, item: str | None = None, **inputs: str) -> Any:
+        path = tmp_path / key
+        path.mkdir()
+        return SimpleNamespace(kind=kind, key=key, path=path, inputs=inputs, parameters={}, metrics={"n": 1}, item=item)
+
+    drafters = [made("drafter", "d2", item="b"), made("drafter", "d1", item="a")]
+    benchmarks = [made("benchmark", "r2", drafter="d2"), made("benchmark", "r1", drafter="d1")]
+    for name in ("r1", "r2"):
+        (tmp_path / name / "result.json").write_text(json.dumps({"made_by": name}))
+    tokens = made("tokens", "t")
+    (tokens.path / "quarantine.jsonl").write_text('{"reason": "empty"}\n{"reason": "empty"}\n')
+    documents = [
+        SimpleNamespace(split="train", kind="x", ids=[1] * 10, supervised=[True] * 5 + [False] * 5),
+        SimpleNamespace(split="train", kind="x", ids=[1] * 4, supervised=[True] * 4),
+        SimpleNamespace(split="heldout", kind="x", ids=[1] * 10, supervised=[False] * 10),
+    ]
+    data = gather(
+        title="t", drafters=drafters, verifications=[], benchmarks=benchmarks, data=[tokens], documents=documents
+    )
+    assert [(d.name, d.benchmark) for d in data.drafters] == [("a", {"made_by": "r1"}), ("b", {"made_by": "r2"})]
+    assert data.corpus.quarantined == {"tokens: empty": 2}
+    assert data.corpus.share_counts == [1, 0, 0, 0, 0, 1, 0, 0, 0, 1]
+    assert data.corpus.rows[0] == {
+        "split": "train", "kind": "x", "documents": 2, "tokens": 14, "supervised": 9, "longest": 10,
+    }  # fmt: skip
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert text.number(1234.567) == "1,234.57"
+    assert text.number(float("nan")) == text.number(None) == "–"
+    assert text.percent(0.256) == "26 %"
+    assert text.compact({"a": {"b": 0.5}, "h": "ab" * 32, "l": [1, 2]}) == "a (b 0.5), h abababababab, l [1, 2]"
