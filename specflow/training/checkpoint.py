@@ -53,11 +53,12 @@ def save_checkpoint(directory: Path, network: nn.Module, optimizer: torch.optim.
 
 
 def load_checkpoint(directory: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> Progressed | None:
-    """Restore the newest readable checkpoint; none if there is none. Unreadable files are passed over."""
+    """Restore the newest readable checkpoint; none if there is none. Unreadable files are removed."""
     for path in reversed(list(_checkpoints(directory))):
         try:
             tensors, values = read_tensors(path)
         except (SafetensorError, OSError, ValueError, KeyError):
+            path.unlink(missing_ok=True)
             continue
         _restore(tensors, network, optimizer)
         return Progressed(**values)

@@ -1,0 +1,149 @@
+"""A killed run equals an uninterrupted one, bit for bit; non-finite steps are skipped and end the run if they last."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specflow.config.drafter import TrainParams
+from specflow.training.data import Documents
+from specflow.training.loop import Outcome, Trainer, TrainingDiverged
+from specflow.training.schedule import learning_rate
+from tests.training.helpers import Killed, MemorySource, Monitor, documents, ends, fresh
+
+torch.set_num_threads(1)
+PARAMS: dict[str, Any] = {
+    "steps": 17,
+    "documents_per_step": 3,
+    "anchors_per_document": 5,
+    "learning_rate": 3e-3,
+    "evaluate_every": 4,
+    "checkpoint_every": 5,
+    "log_every": 3,
+    "weight_decay": 0.01,
+}
+
+
+def train(
+    scratch: Path, *, kill_after: int | None = None, docs: Documents | None = None, **changes: Any
+) -> tuple[Outcome, dict[str, torch.Tensor], Monitor]:
+    source, made = documents()
+    net, monitor = fresh(), Monitor(kill_after)
+    trainer = Trainer(
+        network=net,
+        frozen=ends(),
+        documents=docs or made,
+        train=source.indices("train"),
+        heldout=source.indices("heldout"),
+        params=TrainParams(**{**PARAMS, **changes}),
+        decay=2.0,
+        scratch=scratch,
+        monitor=monitor,
+    )
+    return trainer.run(), {k: v.clone() for k, v in net.state_dict().items()}, monitor
+
+
+def lines(outcome: Outcome) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in outcome.curve.read_text().splitlines()]
+    timed = ("seconds", "anchors_per_second", "context_tokens_per_second")
+    return [{k: v for k, v in line.items() if k not in timed} for line in found]
+
+
+def last_weights(scratch: Path) -> dict[str, torch.Tensor]:
+    from specflow.training.checkpoint import read_tensors
+
+    (path,) = scratch.glob("step-*.safetensors")
+    return read_tensors(path)[0]
+
+
+Whole = tuple[Outcome, dict[str, torch.Tensor], dict[str, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    scratch = tmp_path_factory.mktemp("whole")
+    outcome, weights, _ = train(scratch)
+    return outcome, weights, last_weights(scratch)
+
+
+@pytest.fixture
+def whole(uninterrupted: Whole) -> Whole:
+    outcome, weights, final = uninterrupted
+    return outcome, dict(weights), dict(final)
+
+
+@pytest.mark.parametrize("kills", [[1], [4], [5], [6, 11], [16], [3, 3, 9, 12, 17]])
+def test_a_killed_run_equals_an_uninterrupted_one(tmp_path: Path, whole: Whole, kills: list[int]) -> None:
+    expected, weights, final = whole
+    for kill in kills:
+        with pytest.raises(Killed):
+            train(tmp_path / "killed", kill_after=kill)
+    (tmp_path / "killed" / "step-99999999.safetensors").write_bytes(b"cut off")  # never trusted
+    found, resumed, monitor = train(tmp_path / "killed")
+    saved = 17 if kills[-1] == 17 else max(k // 5 * 5 for k in kills)  # checkpoints at 5, 10, 15 and the end
+    assert (f"training continues after step {saved}" in monitor.messages) == (saved > 0)
+    for name, value in weights.items():
+        assert torch.equal(resumed[name], value), name
+    for name, value in last_weights(tmp_path / "killed").items():
+        assert torch.equal(final.pop(name), value), name
+    assert not final
+    assert lines(found) == lines(expected)
+    assert found.state.best_step == expected.state.best_step
+    assert found.best is not None
+    assert expected.best is not None
+    assert found.best["tau"] == expected.best["tau"]
+
+
+def test_curve_and_counters(tmp_path: Path) -> None:
+    outcome, weights, _ = train(tmp_path)
+    rows = lines(outcome)
+    assert [r["step"] for r in rows if "loss" in r] == [3, 6, 9, 12, 15, 17]
+    assert [r["step"] for r in rows if "tau" in r] == [0, 4, 8, 12, 16, 17]
+    assert rows[-1].keys() >= {"tau", "acceptance_per_position", "by_kind", "teacher_forced_accuracy"}
+    assert outcome.state.blocks == 17 * 3 * 5
+    assert not any(torch.equal(weights[k], v) for k, v in fresh().state_dict().items() if outcome.state.best_step > 0)
+    best = max((r for r in rows if "tau" in r), key=lambda r: (r["tau"], -r["step"]))
+    assert outcome.state.best_step == best["step"]
+
+
+def test_returned_weights_are_those_of_the_best_walk(tmp_path: Path) -> None:
+    from specflow.training.evaluate import evaluate
+
+    source, docs = documents()
+    outcome, weights, _ = train(tmp_path, learning_rate=0.3)  # gets worse
+    net = fresh()
+    net.load_state_dict(weights)
+    found = evaluate(net, [docs.get(p) for p in source.indices("heldout")], ends())
+    assert outcome.best is not None
+    assert found.walk.tau == outcome.best["tau"] == max(r["tau"] for r in lines(outcome) if "tau" in r)
+
+
+def test_non_finite_steps_are_skipped_and_counted(tmp_path: Path) -> None:
+    source = MemorySource([24, 31, 20, 40, 27, 33, 22, 29])
+    source.stored[2].features_TKH[3] = math.nan
+    outcome, weights, monitor = train(tmp_path, docs=Documents(source, columns=[0, 1, 2]))
+    assert 0 < outcome.state.skipped < 17
+    assert sum("skipped" in m for m in monitor.messages) == outcome.state.skipped
+    assert all(bool(v.isfinite().all()) for v in weights.values())
+    assert outcome.state.last_loss is not None
+    assert math.isfinite(outcome.state.last_loss)
+
+
+def test_ten_non_finite_steps_in_a_row_end_the_run(tmp_path: Path) -> None:
+    source = MemorySource([24, 31, 20, 40, 27, 33, 22, 29])
+    for stored in source.stored[:6]:
+        stored.features_TKH[3] = math.inf
+    with pytest.raises(TrainingDiverged, match="10 non-finite steps in a row up to step 10"):
+        train(tmp_path, docs=Documents(source, columns=[0, 1, 2]))
+
+
+def test_schedule() -> None:
+    rates = [learning_rate(s, steps=10, warmup=0.3, peak=1.0) for s in range(10)]
+    assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert rates[3:] == pytest.approx([0.5 * (1 + math.cos(math.pi * i / 7)) for i in range(7)])
+    assert learning_rate(0, steps=5, warmup=0.0, peak=2.0) == 2.0
