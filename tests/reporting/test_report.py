@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,28 +16,17 @@ from specflow.reporting.curves import read_curves, smooth
 from specflow.reporting.html import render_html
 from specflow.reporting.plots import write_plots
 from specflow.reporting.summary import summary, summary_table
-
-
-def _helpers() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reporting_helpers", Path(__file__).with_name("helpers.py"))
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+from tests.reporting.helpers import report_data
 
 
 @pytest.fixture(scope="module")
 def data() -> ReportData:
-    found: ReportData = _helpers().report_data()
-    return found
+    return report_data()
 
 
 @pytest.fixture(scope="module")
 def two() -> ReportData:
-    found: ReportData = _helpers().report_data(("first", "second"))
-    return found
+    return report_data(("first", "second"))
 
 
 @pytest.fixture(scope="module")

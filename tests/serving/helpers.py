@@ -1,0 +1,73 @@
+"""A tiny pipeline up to the drafter: a random target, its greedy documents, features, a random drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specflow.config.capture import CaptureParams
+from specflow.drafters.dflash.geometry import geometry_like_target
+from specflow.drafters.dflash.network import DFlashNetwork
+from specflow.drafters.loading import Manifest, save_drafter
+from specflow.features.contract import FeatureContract
+from specflow.stages import capture
+from specflow.stages.contract import Artifact
+from specflow.targets.target import Target
+from tests.stages.capture_helpers import greedy_documents, tokens_artifact
+from tests.stages.pipeline_helpers import FINGERPRINT, FakeContext, artifact, inputs, tiny_target
+
+LAYERS = (0, 2)
+BLOCK = 4
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    target: Artifact
+    tokens: Artifact
+    features: Artifact
+    drafter: Artifact
+
+
+def make_pipeline(root: Path) -> Pipeline:
+    target = tiny_target(root)
+    loaded = Target.load(target.path, precision="fp32", threads=1)
+    tokens = tokens_artifact(root / "tokens", greedy_documents(loaded, answer=10))
+    context = FakeContext(root / "capture")
+    capture.run(inputs(target, tokens), CaptureParams(layer_ids=LAYERS, precision="fp32", threads=1), context)
+    features = artifact("features", context.output)
+    contract = FeatureContract.read(features.path / "contract.json")
+    drafter = random_drafter(root / "drafter", target, contract_hash=contract.hash)
+    return Pipeline(target=target, tokens=tokens, features=features, drafter=drafter)
+
+
+def random_drafter(root: Path, target: Artifact, *, contract_hash: str = "h", seed: int = 3) -> Artifact:
+    import json
+
+    config = json.loads((target.path / "config.json").read_text())
+    geometry = geometry_like_target(config, num_layers=2, block_size=BLOCK, layer_ids=LAYERS, mask_token_id=7)
+    torch.manual_seed(seed)
+    network = DFlashNetwork(geometry)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.ndim == 1:
+                parameter.copy_(1.0 + 0.2 * torch.randn_like(parameter))
+    manifest = Manifest(
+        method="dflash",
+        block_size=BLOCK,
+        num_proposals=BLOCK - 1,
+        layer_ids=LAYERS,
+        mask_token="<|unused|>",
+        mask_token_id=7,
+        feature_contract=contract_hash,
+        target_fingerprint=FINGERPRINT,
+    )
+    save_drafter(root / "drafter", network, manifest)
+    return replace(artifact("drafter", root), item="tiny")
+
+
+def changed(values: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**values, **changes}
