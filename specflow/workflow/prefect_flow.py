@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from specflow.workflow.planning import Plan, PlannedNode
 from specflow.workflow.results import NodeResult
+
+FLUSH_SECONDS = 10.0
 
 Execute = Callable[[PlannedNode], NodeResult]
 Skip = Callable[[PlannedNode, list[str]], NodeResult]
@@ -37,12 +40,18 @@ def prefect_settings(api_url: str, home: Path) -> Iterator[None]:
             yield
 
 
-def run_as_prefect_flow(plan: Plan, *, run_name: str, execute: Execute, skip: Skip) -> list[NodeResult]:
-    """Run every node in order; after a failure, the nodes that do not depend on it still run."""
+def run_as_prefect_flow(
+    plan: Plan, *, run_name: str, execute: Execute, skip: Skip, ready: Callable[[], None]
+) -> list[NodeResult]:
+    """Run every node in order; after a failure, the nodes that do not depend on it still run.
+
+    ``ready`` is called once Prefect is imported, which takes seconds that the server can use to start.
+    """
     from prefect import flow, task
     from prefect.cache_policies import NO_CACHE
     from prefect.states import Cancelled, Completed, Failed
 
+    ready()
     by_id = {planned.id: planned for planned in plan.nodes}
     results: dict[str, NodeResult] = {}
 
@@ -64,24 +73,35 @@ def run_as_prefect_flow(plan: Plan, *, run_name: str, execute: Execute, skip: Sk
     def body(config: str) -> Any:
         states: dict[str, Any] = {}
         for planned in plan.nodes:
-            ready = [states[need] for need in planned.node.needs if need in states and states[need].is_completed()]
+            finished = [states[need] for need in planned.node.needs if need in states and states[need].is_completed()]
             named = stage.with_options(name=planned.node.stage, task_run_name=planned.id)
-            states[planned.id] = named(planned.id, planned.key, wait_for=ready, return_state=True)
+            states[planned.id] = named(planned.id, planned.key, wait_for=finished, return_state=True)
         bad = [name for name in by_id if name not in results or not results[name].succeeded]
         return (
             Failed(message=f"failed or not run: {', '.join(bad)}") if bad else Completed(message="all artifacts exist")
         )
 
     decorate = flow(name=plan.flow, flow_run_name=run_name, persist_result=False, validate_parameters=False)
-    decorate(body)(run_name, return_state=True)
+    state: Any = decorate(body)(run_name, return_state=True)
+    _flush_events(state.state_details.flow_run_id)
     return [results[name] for name in by_id if name in results]
 
 
-def flush_events() -> None:
-    """Send what is still queued; states of task runs travel as events."""
+def _flush_events(flow_run: Any) -> None:
+    """Send what is still queued, and wait until the server has it: states of task runs travel as events."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
     from prefect.events.worker import EventsWorker
 
-    EventsWorker.drain_all(timeout=10.0, at_exit=False)
+    with suppress(Exception):
+        EventsWorker.drain_all(timeout=10.0, at_exit=False)
+        deadline = time.monotonic() + FLUSH_SECONDS
+        with get_client(sync_client=True) as client:
+            while time.monotonic() < deadline:
+                runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run])))
+                if all(run.state and run.state.is_final() for run in runs):
+                    return
+                time.sleep(0.2)
 
 
 def _publish(planned: PlannedNode, result: NodeResult) -> None:

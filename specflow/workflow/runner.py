@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from types import FrameType
 
@@ -110,7 +110,7 @@ class _Recorder:
 
 
 def _run_with_prefect(planned: Plan, name: str, recorder: _Recorder) -> None:
-    from specflow.workflow.prefect_flow import flush_events, prefect_settings, run_as_prefect_flow
+    from specflow.workflow.prefect_flow import prefect_settings, run_as_prefect_flow
     from specflow.workflow.server import prefect_server
 
     execution = recorder.execution
@@ -119,11 +119,9 @@ def _run_with_prefect(planned: Plan, name: str, recorder: _Recorder) -> None:
         if server.ours:
             execution.console.message(f"Prefect UI while this runs: {server.api_url.removesuffix('/api')}")
         with prefect_settings(server.api_url, home):
-            try:
-                run_as_prefect_flow(planned, run_name=name, execute=recorder.execute, skip=recorder.skip)
-            finally:
-                with suppress(Exception):
-                    flush_events()
+            run_as_prefect_flow(
+                planned, run_name=name, execute=recorder.execute, skip=recorder.skip, ready=server.wait_until_ready
+            )
 
 
 def _server_error() -> type[Exception]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from specflow.workflow.orphans import die_with_parent, end_group, start_group
 
-START_SECONDS = 120.0
+START_SECONDS = 180.0
 SERVICES_NOT_NEEDED = ("SCHEDULER", "LATE_RUNS", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "FOREMAN", "TRIGGERS")
 
 
@@ -28,16 +29,35 @@ class ServerError(Exception):
 @dataclass(frozen=True, slots=True)
 class Server:
     api_url: str
-    ours: bool
-    """Started for this run, and ended with it."""
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    """None for a server that was there before; one of ours ends with the run."""
+
+    @property
+    def ours(self) -> bool:
+        return self.process is not None
+
+    def wait_until_ready(self) -> None:
+        """Raises ``ServerError`` if the server ends or does not answer in time."""
+        deadline = time.monotonic() + START_SECONDS
+        with httpx.Client(trust_env=False) as client:
+            while self.process and time.monotonic() < deadline:
+                if self.process.poll() is not None:
+                    raise ServerError(f"the Prefect server ended while starting; see {self.log}")
+                with suppress(httpx.TransportError):
+                    if client.get(f"{self.api_url}/health", timeout=10.0).status_code == 200:
+                        return
+                time.sleep(0.1)
+        if self.process:
+            raise ServerError(f"the Prefect server did not answer within {START_SECONDS:.0f} s; see {self.log}")
 
 
 @contextmanager
 def prefect_server(home: Path, *, log: Path) -> Iterator[Server]:
-    """A server to report to. One of ours keeps its history in ``home`` and leaves no process behind."""
+    """A server to report to, perhaps still starting. One of ours keeps its history in ``home`` and ends with the block."""
     existing = os.environ.get("PREFECT_API_URL")
     if existing:
-        yield Server(existing, ours=False)
+        yield Server(existing, log)
         return
     with ExitStack() as stack:
         home = stack.enter_context(_owned_home(home))
@@ -57,9 +77,7 @@ def prefect_server(home: Path, *, log: Path) -> Iterator[Server]:
         command = [sys.executable, "-m", "specflow.workflow.server", str(port)]
         process = start_group(command, log=log, environment=environment)
         stack.callback(end_group, process)
-        url = f"http://127.0.0.1:{port}/api"
-        _wait_until_healthy(url, alive=lambda: process.poll() is None, log=log)
-        yield Server(url, ours=True)
+        yield Server(f"http://127.0.0.1:{port}/api", log, process)
 
 
 @contextmanager
@@ -83,21 +101,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _wait_until_healthy(url: str, *, alive: object, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    with httpx.Client(trust_env=False) as client:
-        while time.monotonic() < deadline:
-            if callable(alive) and not alive():
-                raise ServerError(f"the Prefect server ended while starting; see {log}")
-            try:
-                if client.get(f"{url}/health", timeout=10.0).status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(0.1)
-    raise ServerError(f"the Prefect server did not answer within {START_SECONDS:.0f} s; see {log}")
 
 
 def main(port: int) -> None:

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -19,8 +13,7 @@ from specflow.workflow.flow import Flow
 from specflow.workflow.registry import Registry
 from specflow.workflow.runner import run
 from specflow.workflow.store import ArtifactStore
-from tests.workflow.conftest import ROOT
-from tests.workflow.fakes.params import FakeConfig, ScaleParams, SourceParams
+from tests.workflow.fakes.params import FakeConfig, ScaleParams
 
 pytestmark = pytest.mark.slow
 

@@ -28,6 +28,8 @@ class TotalParams(Section):
 
 class FakeConfig(Section):
     source: SourceParams = SourceParams()
-    scales: dict[str, ScaleParams] = {"a": ScaleParams(factor=2), "b": ScaleParams(factor=10)}
+    scales: dict[str, ScaleParams] = Field(
+        default_factory=lambda: {"a": ScaleParams(factor=2), "b": ScaleParams(factor=10)}
+    )
     total: TotalParams = TotalParams()
     wanted: bool = True

@@ -1,0 +1,95 @@
+"""A stage's version follows the code it imports, and only that."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from specflow.workflow.code_version import CodeVersions
+from specflow.workflow.registry import STAGES
+
+FILES = {
+    "__init__.py": "",
+    "stages/__init__.py": "",
+    "stages/train.py": '"""Doc."""\nfrom specflow.config.train import Params\n\n\ndef run():\n    from ..training import loop\n    return loop.go()\n',
+    "stages/bench.py": "import importlib\nx = importlib.import_module('specflow.data.late')\n",
+    "training/__init__.py": "",
+    "training/loop.py": "from specflow.data.helper import number\nimport specflow.workflow.store\n\n\ndef go():\n    return number\n",
+    "data/__init__.py": "",
+    "data/helper.py": "number = 1\n",
+    "data/late.py": "late = 1\n",
+    "data/unrelated.py": "other = 1\n",
+    "config/__init__.py": "",
+    "config/train.py": "class Params:\n    steps = 1\n    '''Steps.'''\n",
+    "workflow/__init__.py": "",
+    "workflow/store.py": "from specflow.data import unrelated\n",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    root = tmp_path / "specflow"
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def versions(package: Path) -> dict[str, str]:
+    fresh = CodeVersions({"specflow": package})
+    return {name: fresh.version(f"specflow.stages.{name}") for name in ("train", "bench")}
+
+
+def test_closure_is_what_the_stage_imports(package: Path) -> None:
+    closure = CodeVersions({"specflow": package}).closure("specflow.stages.train")
+    assert closure == {
+        "specflow",
+        "specflow.stages",
+        "specflow.stages.train",
+        "specflow.training",
+        "specflow.training.loop",
+        "specflow.data",
+        "specflow.data.helper",
+        "specflow.config",
+        "specflow.config.train",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "changed"),
+    [
+        ("data/helper.py", "number = 2\n", {"train"}),
+        ("config/train.py", "class Params:\n    steps = 2\n", {"train"}),
+        ("data/late.py", "late = 2\n", {"bench"}),
+        ("data/helper.py", "# a comment\n\nnumber   =   1\n", set()),
+        ("data/helper.py", '"""A docstring."""\n\nnumber = 1\n', set()),
+        ("config/train.py", "class Params:\n    steps = 1\n    '''Other words.'''\n", set()),
+        ("data/unrelated.py", "other = 2\n", set()),
+        ("workflow/store.py", "nothing = 1\n", set()),
+        ("data/__init__.py", "flag = 1\n", {"train", "bench"}),
+        ("data/new.py", "new = 1\n", set()),
+    ],
+)
+def test_version_changes_with_imported_code_only(package: Path, name: str, text: str, changed: set[str]) -> None:
+    before = versions(package)
+    (package / name).write_text(text)
+    after = versions(package)
+    assert {stage for stage in before if before[stage] != after[stage]} == changed
+
+
+def test_a_missing_stage_is_an_error(package: Path) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"specflow\.stages\.absent"):
+        CodeVersions({"specflow": package}).version("specflow.stages.absent")
+
+
+def test_versions_of_all_shipped_stages_are_quick() -> None:
+    started = time.process_time()
+    fresh = CodeVersions()
+    for module in STAGES.modules.values():
+        try:
+            fresh.version(module)
+        except ModuleNotFoundError:
+            continue
+    assert time.process_time() - started < 2.0
