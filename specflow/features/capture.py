@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specflow.features.plan import Batch
+from specflow.targets.base import TargetOutput
 from specflow.targets.cache import Cache
 from specflow.targets.target import Target
 
@@ -28,7 +29,10 @@ class Captured(NamedTuple):
 
 
 class Capturer:
-    """Runs batches of a plan. Consecutive batches with the same prefix reuse its keys and values."""
+    """Runs batches of a plan. Consecutive batches with the same prefix reuse its keys and values.
+
+    Without layers only :meth:`forward` may be used.
+    """
 
     def __init__(self, target: Target, layer_ids: tuple[int, ...], documents: Sequence[Sequence[int]]) -> None:
         self._target = target
@@ -40,19 +44,24 @@ class Capturer:
 
     def run(self, batch: Batch) -> list[Captured]:
         """Features of the batch's documents, in its order."""
+        output = self.forward(batch)
+        assert output.features_BTKH is not None
+        features_BTKH, last_BTH = output.features_BTKH.bfloat16(), output.last_hidden_BTH.bfloat16()
+        lengths = [len(self._documents[i]) - batch.prefix for i in batch.documents]
+        return [
+            self._joined(features_BTKH[b, :length], last_BTH[b, :length], prefix=batch.prefix)
+            for b, length in enumerate(lengths)
+        ]
+
+    def forward(self, batch: Batch) -> TargetOutput:
+        """The target's pass over what follows the prefix, padded on the right."""
         ids = [list(self._documents[i]) for i in batch.documents]
         rests = [row[batch.prefix :] for row in ids]
         longest = max(map(len, rests))
         cache = self._prepared(ids[0][: batch.prefix], requests=len(ids), length=batch.prefix + longest)
         ids_BT = torch.tensor([row + [0] * (longest - len(row)) for row in rests])
         # Nothing is committed: the cache stays at the prefix, ready for the next batch.
-        output = self._target.forward(ids_BT, cache, layer_ids=self._layer_ids)
-        assert output.features_BTKH is not None
-        features_BTKH, last_BTH = output.features_BTKH.bfloat16(), output.last_hidden_BTH.bfloat16()
-        return [
-            self._joined(features_BTKH[b, : len(rest)], last_BTH[b, : len(rest)], prefix=batch.prefix)
-            for b, rest in enumerate(rests)
-        ]
+        return self._target.forward(ids_BT, cache, layer_ids=self._layer_ids)
 
     def _joined(self, features_TKH: Tensor, last_TH: Tensor, *, prefix: int) -> Captured:
         if not prefix:
@@ -79,9 +88,10 @@ class Capturer:
                 cache.copy(source=0, destination=request, length=len(prefix_ids))
         return cache.rows(0, requests)
 
-    def _commit_prefix(self, cache: Cache, prefix_ids: list[int]) -> Captured:
+    def _commit_prefix(self, cache: Cache, prefix_ids: list[int]) -> Captured | None:
         first = cache.rows(0, 1)
         output = self._target.forward(torch.tensor([prefix_ids]), first, layer_ids=self._layer_ids)
         first.commit(len(prefix_ids))
-        assert output.features_BTKH is not None
+        if output.features_BTKH is None:
+            return None
         return Captured(output.features_BTKH[0].bfloat16(), output.last_hidden_BTH[0].bfloat16())

@@ -36,14 +36,6 @@ NOTES = "notes.json"
 
 
 def check(params: CaptureParams) -> Iterable[Problem]:
-    ids = params.layer_ids
-    if list(ids) != sorted(set(ids)) or min(ids) < 0:
-        yield Problem(
-            where="layer_ids",
-            found=str(list(ids)),
-            expected="unique, increasing layer numbers from 0",
-            hint=f"did you mean {sorted({k for k in ids if k >= 0})}?",
-        )
     if params.batch_tokens > params.shard_tokens:
         yield Problem(
             where="batch_tokens",
