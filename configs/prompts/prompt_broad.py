@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
 import random
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -113,12 +113,15 @@ def test_no_filler_is_in_both_splits(family: str, generator: Any) -> None:
 
 def test_breadth_of_the_service(generator: Any) -> None:
     train, heldout = (generator.prompt_service.tables(split) for split in ("train", "heldout"))
-    assert len(train["frames"]) >= 60 and len(heldout["frames"]) >= 20
-    assert len(train["problems"]) >= 60 and len(heldout["problems"]) >= 20
+    assert len(train["frames"]) >= 60
+    assert len(heldout["frames"]) >= 20
+    assert len(train["problems"]) >= 60
+    assert len(heldout["problems"]) >= 20
     texts = asked(read("service-train"))
     named = {text.split(",")[0] for text in texts}
     products = {f"{b} {t}" for b in train["brands"] for t in train["types"] if any(f"{b} {t}" in x for x in texts)}
-    assert len(named) >= 150 and len(products) >= 80
+    assert len(named) >= 150
+    assert len(products) >= 80
 
 
 def test_example_of_the_service_is_in_no_table(generator: Any) -> None:
@@ -140,6 +143,7 @@ def test_generator_gives_the_shipped_bytes(generator: Any) -> None:
 
 def test_check_notices_a_stale_file(generator: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(generator, "HERE", tmp_path)
-    assert generator.main([]) == 0 and generator.main(["--check"]) == 0
+    assert generator.main([]) == 0
+    assert generator.main(["--check"]) == 0
     (tmp_path / "broad-train.jsonl").write_bytes(b"{}\n")
     assert generator.main(["--check"]) == 1
