@@ -8,6 +8,7 @@ from collections.abc import Collection
 import typer
 
 from specflow.cli import views
+from specflow.cli.group import BAD_INPUT, report_problems
 from specflow.cli.output import console, print_json
 from specflow.cli.work import Work
 from specflow.config.errors import InputErrors
@@ -18,7 +19,7 @@ from specflow.workflow.runner import run
 
 
 def show_plan(plan: Plan, *, as_json: bool) -> None:
-    """Print a plan; raises ``InputErrors`` where something stands in its way."""
+    """Print a plan; leaves with exit code 2 where something stands in its way."""
     if as_json:
         print_json(views.plan_json(plan))
     else:
@@ -26,7 +27,8 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
         out.print(views.plan_tree(plan))
         out.print(views.plan_summary(plan))
     if plan.problems:
-        raise InputErrors(plan.problems)
+        report_problems(InputErrors(plan.problems))
+        raise typer.Exit(BAD_INPUT)
 
 
 def execute(work: Work, *, only: Collection[str] | None, upstream: bool, as_json: bool) -> None:

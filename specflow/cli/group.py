@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import typer
@@ -19,10 +18,14 @@ class Group(TyperGroup):
     """The root group; every command runs inside ``invoke``."""
 
     def invoke(self, ctx: Any) -> Any:
+        # Read now: the command takes its arguments out of the context.
+        as_json = "--json" in [*ctx._protected_args, *ctx.args]
         try:
             return super().invoke(ctx)
         except InputErrors as errors:
-            _report(errors)
+            if as_json:
+                print_json({"errors": [problem.as_json() for problem in errors.problems]})
+            report_problems(errors)
             raise typer.Exit(BAD_INPUT) from errors
         except StageError as error:
             console(stderr=True).print(f"error: {error}", style="red", markup=False)
@@ -36,9 +39,8 @@ class Group(TyperGroup):
         return list(self.commands)
 
 
-def _report(errors: InputErrors) -> None:
-    if "--json" in sys.argv[1:]:
-        print_json({"errors": [problem.as_json() for problem in errors.problems]})
+def report_problems(errors: InputErrors) -> None:
+    """Every problem, on standard error."""
     err = console(stderr=True)
     for problem in errors.problems:
         err.print(str(problem), markup=False, soft_wrap=True)

@@ -11,7 +11,7 @@ import typer
 from specflow.cli import options
 from specflow.cli.execute import execute
 from specflow.cli.work import open_work
-from specflow.config.errors import InputErrors, InputProblem
+from specflow.config.errors import InputErrors, InputProblem, Location, listing, nearest
 from specflow.config.flags import Flag, flags_of, summary_of
 from specflow.config.overrides import Override
 from specflow.workflow.registry import STAGE_NAMES
@@ -61,11 +61,24 @@ def run_stage(
         work = open_work(flow, config, settings=settings or (), store=store, flags=overrides)
     except InputErrors as errors:
         raise InputErrors([*problems, *errors.problems]) from errors
+    if drafter and drafter not in work.loaded.config.drafters:
+        problems.append(_no_such_drafter(drafter, list(work.loaded.config.drafters)))
     if problems:
         raise InputErrors(problems)
     entries = [name for name, entry in work.flow.stages.items() if entry.stage == stage]
     only = [f"{name}:{drafter}" for name in entries] if drafter else [stage]
     execute(work, only=only, upstream=upstream, as_json=as_json)
+
+
+def _no_such_drafter(name: str, known: list[str]) -> InputProblem:
+    return InputProblem(
+        location=Location(source=f"--drafter {name}"),
+        path="",
+        message="no such drafter in the configuration",
+        found=name,
+        expected="one of " + listing(known),
+        hint=nearest(name, known),
+    )
 
 
 def _overrides(flags: dict[Flag, str | bool], drafter: str | None) -> tuple[list[Override], list[InputProblem]]:

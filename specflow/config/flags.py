@@ -45,10 +45,12 @@ class Flag:
     def override(self, value: str | bool, *, item: str | None = None) -> Override:
         """The override that the flag stands for, for one drafter or for every one; raises ``InputErrors``."""
         path = tuple(item if part == EVERY and item else part for part in self.path)
+        existing = 2 if self.section[0] == DRAFTERS else 0
         if isinstance(value, bool):
-            return Override(path=path, value=value, flag=f"--{self.name}" if value else f"--no-{self.name}")
+            flag = f"--{self.name}" if value else f"--no-{self.name}"
+            return Override(path=path, value=value, flag=flag, existing=existing)
         flag = f"--{self.name} {value}"
-        return Override(path=path, value=self._value(value, flag), flag=flag)
+        return Override(path=path, value=self._value(value, flag), flag=flag, existing=existing)
 
     def _value(self, text: str, flag: str) -> Any:
         types = self.leaf.type_name.split("|")

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from specflow.config.document import Document, KeyPath, dotted, parse_scalar
-from specflow.config.errors import InputErrors, InputProblem, Location
+from specflow.config.errors import InputErrors, InputProblem, Location, listing, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,8 @@ class Override:
     path: KeyPath
     value: Any
     flag: str
+    existing: int = 0
+    """How many leading parts of ``path`` must be there already (a drafter that is named must exist)."""
 
 
 def parse_override(text: str) -> Override:
@@ -77,11 +79,30 @@ def apply_overrides(document: Document, overrides: Sequence[Override]) -> None:
     for override in overrides:
         location = Location(source=override.flag)
         for path in _paths(document.data, override.path):
-            problem = _assign(document, path, override.value, location)
+            problem = _absent(document, path[: override.existing], location) or _assign(
+                document, path, override.value, location
+            )
             if problem:
                 problems.append(problem)
     if problems:
         raise InputErrors(problems)
+
+
+def _absent(document: Document, path: KeyPath, location: Location) -> InputProblem | None:
+    holder: Any = document.data
+    for depth, part in enumerate(path):
+        if isinstance(holder, dict) and part not in holder:
+            names = [str(name) for name in holder]
+            return InputProblem(
+                location=location,
+                path=dotted(path[: depth + 1]),
+                message="no such name",
+                found=str(part),
+                expected="one of " + listing(names),
+                hint=nearest(str(part), names),
+            )
+        holder = holder[part] if isinstance(holder, dict) else None
+    return None
 
 
 def _paths(data: Any, pattern: KeyPath) -> list[KeyPath]:

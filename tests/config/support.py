@@ -35,8 +35,8 @@ drafters:
 
 def write(directory: Path, text: str = VALID) -> Path:
     """The configuration and its two prompt files."""
-    for name in ("train.jsonl", "held.jsonl"):
-        (directory / name).write_text('{"messages": [{"role": "user", "content": "hi"}]}\n')
+    for name in ("train", "held"):
+        (directory / f"{name}.jsonl").write_text(f'{{"messages": [{{"role": "user", "content": "{name}"}}]}}\n')
     path = directory / "config.yaml"
     path.write_text(text)
     return path
