@@ -78,7 +78,7 @@ def rows(split: Split) -> list[dict[str, Any]]:
     for number, task in enumerate(TASKS):
         form = tasks[task]
         head: list[Message] = [
-            {"role": "system", "content": form["system"]},
+            {"role": "system", "content": form["system"].strip()},
             {"role": "user", "content": tasks["example"]},
             {"role": "assistant", "content": form["answer"].strip()},
         ]
