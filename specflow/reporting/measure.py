@@ -3,9 +3,8 @@
 Every figure is a ratio of two sums, formed once at the end, so that long requests weigh what they cost
 and a repeated or split run adds up exactly.
 
-Conventions: tau counts delivered tokens per round, the bonus or correction included; the first token of a
-request comes from prefill and belongs to no round; a round cut by an end token or the length limit counts only
-what the user received. Tokens per second are tokens after the first over the time from the first to the last.
+Tau and acceptance are those of ``specflow.decoding.metrics``. Tokens per second are tokens after the first over the
+time from the first to the last.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from specflow.decoding import metrics
 from specflow.decoding.records import Generation, Round
 
 BOOTSTRAP_SAMPLES = 2000
@@ -70,26 +70,19 @@ def rate(generations: Iterable[Generation]) -> Rate:
     )
 
 
-def tau(rounds: Sequence[Round]) -> float | None:
+def tau(generations: Iterable[Generation]) -> float | None:
     """Mean delivered tokens per round, bonus or correction included; none without rounds."""
-    return sum(r.delivered for r in rounds) / len(rounds) if rounds else None
+    return metrics.acceptance(generations).tau.value
 
 
-def acceptance(rounds: Sequence[Round]) -> dict[str, list[float | int | None]]:
-    """Acceptance at positions 1..m, before any cut by an end token or the length limit.
-
-    ``cumulative[j-1]``: rounds with at least j accepted over rounds that proposed at least j.
-    ``conditional[j-1]``: the same numerator over those rounds that also accepted at least j-1.
-    """
-    width = max((r.proposed for r in rounds), default=0)
-    judged = [sum(r.proposed >= j for r in rounds) for j in range(1, width + 1)]
-    reached = [sum(r.proposed >= j and r.accepted >= j - 1 for r in rounds) for j in range(1, width + 1)]
-    passed = [sum(r.proposed >= j and r.accepted >= j for r in rounds) for j in range(1, width + 1)]
+def acceptance(generations: Iterable[Generation]) -> dict[str, list[float | None]]:
+    """Acceptance at positions 1..m as shares, before any cut by an end token or the length limit."""
+    found = metrics.acceptance(generations)
     return {
-        "cumulative": [p / n if n else None for p, n in zip(passed, judged, strict=True)],
-        "conditional": [p / n if n else None for p, n in zip(passed, reached, strict=True)],
-        "accepted": list(passed),
-        "judged": list(judged),
+        "cumulative": [ratio.value for ratio in found.cumulative],
+        "conditional": [ratio.value for ratio in found.conditional],
+        "accepted": [ratio.total for ratio in found.cumulative],
+        "judged": [ratio.count for ratio in found.cumulative],
     }
 
 
@@ -140,7 +133,7 @@ def summarise(pairs: Sequence[Pair], *, pooled_round: Mapping[str, float] | None
     speculative = [g for pair in pairs for g in pair.speculative]
     rounds = [r for g in speculative for r in g.rounds]
     fast, slow = rate(speculative), rate(g for pair in pairs for g in pair.plain)
-    own_round, mean_tokens = round_seconds(rounds), tau(rounds)
+    own_round, mean_tokens = round_seconds(rounds), tau(speculative)
     used = pooled_round or own_round
     return {
         "prompts": len(pairs),
@@ -149,7 +142,7 @@ def summarise(pairs: Sequence[Pair], *, pooled_round: Mapping[str, float] | None
         "speedup": speedup(pairs),
         "tau": mean_tokens,
         "rounds": len(rounds),
-        "acceptance": acceptance(rounds),
+        "acceptance": acceptance(speculative),
         "round_seconds": own_round,
         "seconds_per_token": {
             "predicted": used["total"] / mean_tokens if used and mean_tokens else None,

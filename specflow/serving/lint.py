@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +185,7 @@ def _layer_ids(draft: Draft) -> Iterator[Finding]:
             found=repr(draft.manifest.get("layer_convention")),
             expected=repr(dflash.LAYER_CONVENTION),
         )
-    if any(b <= a for a, b in zip(ids, ids[1:], strict=False)):
+    if any(b <= a for a, b in pairwise(ids)):
         yield Finding(check="layer-ids", where=where, found=repr(ids), expected="strictly increasing, unique ids")
     if any(not 0 <= i < layers - 1 for i in ids):
         yield Finding(
@@ -202,7 +203,7 @@ def _block(draft: Draft) -> Iterator[Finding]:
         ("dflash_config.block_size", draft.config["dflash_config"]["block_size"]),
     ):
         if found != block or block != proposals + 1:
-            yield Finding(check="block", where=where, found=repr(found), expected=f"{proposals + 1} (proposals + anchor)")
+            yield Finding(check="block", where=where, found=repr(found), expected=f"{proposals + 1}, anchor included")
 
 
 def _mask_token(draft: Draft) -> Iterator[Finding]:

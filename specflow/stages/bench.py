@@ -16,8 +16,6 @@ KIND = "benchmark"
 INPUTS: Mapping[str, Arity] = {"target": Arity.ONE, "drafter": Arity.ONE, "tokens": Arity.ONE}
 
 CONVENTIONS = {
-    "tau": "tokens delivered per round, bonus or correction included; the first token of a request belongs to no "
-    "round; a cut round counts what the user received",
     "acceptance": "share of rounds, before any cut by an end token or the length limit",
     "tokens_per_second": "tokens after the first over the time from the first to the last",
     "speedup": "ratio of tokens per second, each a ratio of sums; interval: 95 %, bootstrap over prompts",
@@ -105,6 +103,7 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
 
 def _circumstances(inputs: Inputs, params: BenchParams, *, target: Any, requests: Sequence[Any]) -> dict[str, Any]:
     """Everything a reader must know to compare the figures with others."""
+    from specflow.decoding.metrics import TAU_CONVENTION
     from specflow.drafters.loading import read_manifest
     from specflow.serving.machine import hardware, versions
     from specflow.serving.requests import requests_hash
@@ -114,7 +113,7 @@ def _circumstances(inputs: Inputs, params: BenchParams, *, target: Any, requests
     found = versions()
     return {
         "format": 1,
-        "conventions": CONVENTIONS,
+        "conventions": {"tau": TAU_CONVENTION, **CONVENTIONS},
         "sampling": {"name": "greedy", "temperature": 0.0},
         "template": {"sha256": fingerprint.get("template_sha256"), "thinking": "template default"},
         "dataset": {

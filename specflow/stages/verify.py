@@ -143,15 +143,20 @@ def _greedy(inputs: Inputs, params: VerifyParams, context: Context, exact: Any) 
             speculative.add(index, found.tokens)
             progress.advance()
     return check_equality(
-        requests, plain=plain, speculative=speculative, exact=exact, near_tie=params.near_tie, precision=target.precision
+        requests,
+        plain=plain,
+        speculative=speculative,
+        exact=exact,
+        near_tie=params.near_tie,
+        precision=target.precision,
     )
 
 
 def _same_contract(contract: Any, manifest: Any) -> None:
     if contract.hash != manifest.feature_contract:
         raise StageError(
-            f"the drafter was trained on features of contract {manifest.feature_contract[:12]}, the features given have "
-            f"{contract.hash[:12]}: verify with the features it was trained on, or train it again"
+            f"the drafter was trained on features of contract {manifest.feature_contract[:12]}, the features given "
+            f"have {contract.hash[:12]}: verify with the features it was trained on, or train it again"
         )
 
 

@@ -43,12 +43,17 @@ def pair(name: str, kind: str, *, plain_seconds: float, fast_seconds: float, tok
 
 def test_tau_counts_delivered_tokens_only() -> None:
     # The last round accepted 3 and would have delivered 4; an end token cut it to 2.
-    assert tau([round_of(3, 3, 4), round_of(3, 0, 1), round_of(3, 3, 2)]) == pytest.approx(7 / 3)
+    assert tau([generation(8, 1.0, [round_of(3, 3, 4), round_of(3, 0, 1), round_of(3, 3, 2)])]) == pytest.approx(7 / 3)
     assert tau([]) is None
 
 
 def test_acceptance_is_before_the_cut_and_counts_only_rounds_that_proposed_so_far() -> None:
-    found = acceptance([round_of(3, 3, 2), round_of(3, 1, 2), round_of(3, 0, 1), round_of(1, 1, 2)])
+    found = acceptance(
+        [
+            generation(5, 1.0, [round_of(3, 3, 2), round_of(3, 1, 2)]),
+            generation(4, 1.0, [round_of(3, 0, 1), round_of(1, 1, 2)]),
+        ]
+    )
     assert found["judged"] == [4, 3, 3]
     assert found["accepted"] == [3, 1, 1]
     assert found["cumulative"] == [3 / 4, 1 / 3, 1 / 3]

@@ -42,7 +42,7 @@ def anchors_of(documents: Sequence[Document], *, per_document: int) -> Iterator[
 
 
 def decoding_hidden(proposer: Any, anchor: Anchor, *, cuts: Sequence[int] = ()) -> Tensor:
-    """``[B-1, H]``: the incremental forward, with the prefix committed in pieces of the sizes ``cuts``, then the rest."""
+    """``[B-1, H]``: the incremental forward; the prefix is committed in pieces of sizes ``cuts``, then the rest."""
     features = anchor.document.features_TKH[: anchor.position]
     proposer.reset(anchor.position)
     done = 0

@@ -1,0 +1,150 @@
+"""The bench stage on a tiny target: the result record adds up and names its circumstances."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specflow.config.bench import BenchParams
+from specflow.stages import bench
+from specflow.stages.contract import StageError
+from tests.serving.helpers import Pipeline, make_pipeline
+from tests.stages.pipeline_helpers import FakeContext, inputs
+
+PARAMS = BenchParams(
+    max_new_tokens=10, warmup_prompts=1, precision="fp32", transformers_prompts=2, transformers_tokens=4, threads=1
+)
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return make_pipeline(tmp_path_factory.mktemp("bench"))
+
+
+def run(pipeline: Pipeline, context: FakeContext, **changes: Any) -> dict[str, Any]:
+    given = inputs(pipeline.target, pipeline.drafter, pipeline.tokens)
+    return dict(bench.run(given, PARAMS.model_copy(update=changes), context))
+
+
+def test_record(pipeline: Pipeline, tmp_path: Path) -> None:
+    context = FakeContext(tmp_path / "run")
+    metrics = run(pipeline, context)
+    record = json.loads((context.output / "result.json").read_text())
+    total, kinds = record["total"], record["kinds"]
+    assert sorted(kinds) == ["broad", "service"]
+    for side in ("plain", "speculative"):
+        for figure in ("tokens", "decode_tokens", "decode_seconds", "prefill_seconds"):
+            assert total[side][figure] == pytest.approx(sum(kind[side][figure] for kind in kinds.values()))
+    assert total["prompts"] == record["dataset"]["prompts"] == 2
+    # Greedy outputs are equal, hence so are the counts of tokens.
+    assert total["plain"]["tokens"] == total["speculative"]["tokens"]
+    assert record["equality"] == {"prompts": 2, "differing": 0, "near_ties": 0, "differences": []}
+    ratio = total["speculative"]["tokens_per_second"] / total["plain"]["tokens_per_second"]
+    assert total["speedup"]["ratio"] == pytest.approx(ratio)
+    assert metrics["speedup"] == pytest.approx(ratio)
+    assert total["speedup"]["low"] <= ratio <= total["speedup"]["high"]
+    assert 1.0 <= total["tau"] <= 4.0
+    assert any("speed-up" in message for message in context.messages)
+
+
+def test_rounds_file_agrees_with_the_record(pipeline: Pipeline, tmp_path: Path) -> None:
+    context = FakeContext(tmp_path / "run")
+    run(pipeline, context, repeats=2, compare_transformers=False)
+    record = json.loads((context.output / "result.json").read_text())
+    rows = [json.loads(line) for line in (context.output / "rounds.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["repeat"]) for row in rows] == [("row-4", 0), ("row-4", 1), ("row-9", 0), ("row-9", 1)]
+    rounds = [r for row in rows for r in row["rounds"]]
+    assert len(rounds) == record["total"]["rounds"]
+    assert sum(r["delivered"] for r in rounds) == record["total"]["speculative"]["decode_tokens"]
+    assert record["total"]["tau"] == pytest.approx(sum(r["delivered"] for r in rounds) / len(rounds))
+    parts = record["total"]["round_seconds"]
+    assert parts["draft"] == pytest.approx(sum(r["draft_seconds"] for r in rounds) / len(rounds))
+    assert parts["verify"] > 0
+    assert record["transformers"] is None
+
+
+def test_circumstances_are_stated(pipeline: Pipeline, tmp_path: Path) -> None:
+    context = FakeContext(tmp_path / "run")
+    run(pipeline, context)
+    record = json.loads((context.output / "result.json").read_text())
+    assert record["concurrency"] == 1
+    assert record["sampling"] == {"name": "greedy", "temperature": 0.0}
+    assert record["engine"]["precision"] == "fp32"
+    assert record["drafter"]["name"] == "tiny"
+    assert record["drafter"]["num_proposals"] == 3
+    assert record["template"]["sha256"] == "m"
+    assert len(record["dataset"]["sha256"]) == 64
+    assert "bonus or correction included" in record["conventions"]["tau"]
+    assert record["hardware"]["cpu"]
+    assert record["hardware"]["threads"] == 1
+    assert record["versions"]["torch"]
+    rates = record["transformers"]["rates"]
+    assert list(rates) == ["generate, bfloat16", "generate, float32", "plain decoding here, fp32"]
+    own = rates["plain decoding here, fp32"]["tokens_per_second"]
+    other = rates["generate, float32"]
+    assert other["plain_over_this"] == pytest.approx(own / other["tokens_per_second"])
+    assert other["decode_tokens"] == 2 * 3
+
+
+def test_generate_gives_the_same_tokens_as_plain_decoding(pipeline: Pipeline) -> None:
+    from specflow.data.documents import read_documents
+    from specflow.decoding.plain import decode_plain
+    from specflow.serving.generate_baseline import GenerateBaseline
+    from specflow.targets.target import Target
+
+    prompt = read_documents(pipeline.tokens.path)[4].prompt_ids
+    target = Target.load(pipeline.target.path, precision="fp32", threads=1)
+    found = GenerateBaseline(pipeline.target.path, dtype="float32").decode(prompt, max_new_tokens=6)
+    assert found.tokens == decode_plain(target, [prompt], max_new_tokens=6)[0].tokens
+    assert found.prefill_seconds > 0
+    assert found.decode_seconds > 0
+
+
+def test_finished_prompts_are_kept(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specflow.decoding import speculative
+
+    decode, calls = speculative.decode_speculative, []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args[2])
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return decode(*args, **kwargs)
+
+    monkeypatch.setattr(speculative, "decode_speculative", counted)
+    with pytest.raises(KeyboardInterrupt):
+        run(pipeline, FakeContext(tmp_path / "run"), compare_transformers=False)
+    run(pipeline, FakeContext(tmp_path / "run"), compare_transformers=False)
+    # Warm-up, first prompt, killed in the second; again warm-up, then only the second.
+    assert len(calls) == 5
+    assert calls[4] == calls[2]
+
+
+def test_a_differing_output_is_counted_with_its_gap(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specflow.decoding import speculative
+
+    decode = speculative.decode_speculative
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        found = decode(*args, **kwargs)
+        found.tokens[1] = (found.tokens[1] + 1) % 300
+        return found
+
+    monkeypatch.setattr(speculative, "decode_speculative", wrong)
+    context = FakeContext(tmp_path / "run")
+    metrics = run(pipeline, context, compare_transformers=False)
+    assert metrics["differing_prompts"] == 2
+    differences = json.loads((context.output / "result.json").read_text())["equality"]["differences"]
+    assert [d["position"] for d in differences] == [1, 1]
+    assert all(d["gap"] > 0 for d in differences)
+
+
+def test_no_baseline_is_a_failure(pipeline: Pipeline, tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="no baseline"):
+        run(pipeline, FakeContext(tmp_path / "run"), max_new_tokens=1)
+    assert [p.where for p in bench.check(BenchParams(max_new_tokens=1))] == ["max_new_tokens"]
