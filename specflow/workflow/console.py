@@ -71,8 +71,8 @@ class _Bar:
     description: str
     total: float
     unit: str
-    started: float = field(default_factory=time.monotonic)
-    printed: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())
+    printed: float = field(default_factory=lambda: time.monotonic())
     done: float = 0.0
     note: str = ""
 

@@ -54,7 +54,7 @@ class Server:
 
 @contextmanager
 def prefect_server(home: Path, *, log: Path) -> Iterator[Server]:
-    """A server to report to, perhaps still starting. One of ours keeps its history in ``home`` and ends with the block."""
+    """A server to report to, perhaps still starting. One of ours keeps its history in ``home``, and ends here."""
     existing = os.environ.get("PREFECT_API_URL")
     if existing:
         yield Server(existing, log)

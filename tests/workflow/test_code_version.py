@@ -13,10 +13,12 @@ from specflow.workflow.registry import STAGES
 FILES = {
     "__init__.py": "",
     "stages/__init__.py": "",
-    "stages/train.py": '"""Doc."""\nfrom specflow.config.train import Params\n\n\ndef run():\n    from ..training import loop\n    return loop.go()\n',
+    "stages/train.py": '"""Doc."""\nfrom specflow.config.train import Params\n\n\n'
+    "def run():\n    from ..training import loop\n    return loop.go()\n",
     "stages/bench.py": "import importlib\nx = importlib.import_module('specflow.data.late')\n",
     "training/__init__.py": "",
-    "training/loop.py": "from specflow.data.helper import number\nimport specflow.workflow.store\n\n\ndef go():\n    return number\n",
+    "training/loop.py": "from specflow.data.helper import number\nimport specflow.workflow.store\n\n\n"
+    "def go():\n    return number\n",
     "data/__init__.py": "",
     "data/helper.py": "number = 1\n",
     "data/late.py": "late = 1\n",

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import psutil
 import pytest
 
+from specflow.config.errors import InputErrors
 from specflow.workflow.console import PlainConsole
 from specflow.workflow.flow import Flow
 from specflow.workflow.registry import Registry
 from specflow.workflow.runner import run
 from specflow.workflow.store import ArtifactStore
-from tests.workflow.fakes.params import FakeConfig, ScaleParams
+from tests.workflow.fakes.params import FakeConfig, ScaleParams, SourceParams
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +51,6 @@ def test_run_makes_everything_then_finds_it_cached_then_repairs_damage(
     assert [n.key for n in first.nodes] == [n.key for n in second.nodes]
     assert json.loads(json.dumps(second.as_json()))["exit_code"] == 0
     states = _states_in_prefect(store)
-    print(states)
     assert states[first.name] == {
         "numbers": "Completed",
         "scale:a": "Completed",
@@ -75,8 +81,6 @@ def test_failed_stage_fails_the_run_and_names_its_log(flow: Flow, registry: Regi
 
 def _states_in_prefect(store: ArtifactStore) -> dict[str, dict[str, str]]:
     """Task runs by flow run, from the database the server left."""
-    import sqlite3
-
     with sqlite3.connect(store.root / ".prefect" / "prefect.db") as database:
         rows = database.execute(
             "select f.name, t.name, t.state_name from task_run t join flow_run f on f.id = t.flow_run_id"
@@ -85,3 +89,75 @@ def _states_in_prefect(store: ArtifactStore) -> dict[str, dict[str, str]]:
     for run_name, node, state in rows:
         states.setdefault(run_name, {})[node] = state
     return states
+
+
+def test_ctrl_c_leaves_no_process_and_exits_with_130(store: ArtifactStore, tmp_path: Path) -> None:
+    script, side_log = tmp_path / "run.py", tmp_path / "side.log"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), str(store.root), str(side_log)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 120
+    while not side_log.exists():
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    children = psutil.Process(process.pid).children(recursive=True)
+    commands = [" ".join(child.cmdline()) for child in children]
+    assert sum("specflow.workflow.worker" in command for command in commands) == 1
+    assert sum("specflow.workflow.server" in command for command in commands) == 1
+    assert len(children) == 3, commands
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "interrupted; finished pieces are kept" in output
+    assert "Traceback" not in output
+    assert "'interrupted', 'not run', 'not run', 'not run'" in output
+    assert "torch loaded: False" in output
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+
+
+def test_server_dies_with_a_killed_run(tmp_path: Path) -> None:
+    code = (
+        "import time; from pathlib import Path; from specflow.workflow.server import prefect_server\n"
+        f"with prefect_server(Path({str(tmp_path / 'home')!r}), log=Path({str(tmp_path / 'log')!r})) as server:\n"
+        "    print(server.process.pid, flush=True); time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    server = psutil.Process(int(process.stdout.readline()))
+    process.kill()
+    process.wait()
+    psutil.wait_procs([server], timeout=20)
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+
+
+def test_nothing_starts_when_something_is_wrong(flow: Flow, registry: Registry, store: ArtifactStore) -> None:
+    with pytest.raises(InputErrors, match="at most 1000"):
+        run(flow, FakeConfig(source=SourceParams(count=1001)), store, registry=registry)
+    with pytest.raises(InputErrors, match="has not been made"):
+        run(flow, FakeConfig(), store, registry=registry, only={"total"})
+    assert not store.root.exists()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from specflow.config.document import parse_document
+from specflow.workflow.code_version import CodeVersions
+from specflow.workflow.flow import parse_flow
+from specflow.workflow.registry import Registry
+from specflow.workflow.runner import run
+from specflow.workflow.store import ArtifactStore
+from tests.workflow.conftest import FLOW, ROOT
+from tests.workflow.fakes.params import FakeConfig, SourceParams
+
+modules = {n: f"tests.workflow.fakes.{n}" for n in ("source", "scale", "total")}
+registry = Registry(modules, CodeVersions({"tests": ROOT / "tests"}))
+flow = parse_flow(parse_document(FLOW, source="f"), registry=registry)
+params = SourceParams(count=1000, seconds=0.1, side_log=Path(sys.argv[2]), child=True)
+result = run(flow, FakeConfig(source=params), ArtifactStore(Path(sys.argv[1])), registry=registry)
+print([node.status for node in result.nodes])
+print("torch loaded:", "torch" in sys.modules)
+sys.exit(result.exit_code)
+"""
