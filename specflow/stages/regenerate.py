@@ -2,7 +2,9 @@
 
 Answers are appended to the scratch directory as they finish; a resumed run decodes only the rows
 that are missing. Every row has its own sampling stream. Rows are decoded sorted by their prompts, so
-that prompts with a common start are together, and written in the order of the input.
+that prompts with a common start are together, and written in the order of the input. A resumed run
+gives the answers of an uninterrupted one, except where two logits lie within the rounding that
+another batch brings.
 """
 
 from __future__ import annotations
