@@ -1,0 +1,97 @@
+"""Greedy acceptance: reference against a loop, and the Triton kernel, interpreted, against the reference."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from specflow_kernels.accept_greedy import accept_greedy
+
+from specflow.decoding.verification import verify_greedy_chain
+
+
+def by_loop(draft: list[int], target: list[int]) -> tuple[int, int]:
+    accepted = 0
+    while accepted < len(draft) and draft[accepted] == target[accepted]:
+        accepted += 1
+    return accepted, target[accepted]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
+    batch, proposals, extra = draw(st.integers(1, 5)), draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    token = st.integers(0, 2)  # few tokens, so that long prefixes agree
+    drafts = [draw(st.lists(token, min_size=proposals, max_size=proposals)) for _ in range(batch)]
+    targets = [draw(st.lists(token, min_size=proposals + extra, max_size=proposals + extra)) for _ in range(batch)]
+    return drafts, targets
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=batches())
+def test_reference_equals_a_loop(case: tuple[list[list[int]], list[list[int]]]) -> None:
+    drafts, targets = case
+    accepted_B, bonus_B = accept_greedy(torch.tensor(drafts), torch.tensor(targets))
+    found = list(zip(accepted_B.tolist(), bonus_B.tolist(), strict=True))
+    assert found == [by_loop(d, t) for d, t in zip(drafts, targets, strict=True)]
+
+
+def test_ties_go_to_the_lowest_id() -> None:
+    logits = torch.tensor([[0.0, 5.0, 5.0], [7.0, 7.0, 7.0], [1.0, 2.0, 2.0]])
+    assert verify_greedy_chain(logits, torch.tensor([1, 0])) == (2, 1)
+    assert verify_greedy_chain(logits, torch.tensor([2, 0])) == (0, 1)
+    assert verify_greedy_chain(logits, torch.tensor([1, 1])) == (1, 0)
+
+
+def test_shapes_are_checked() -> None:
+    with pytest.raises(ValueError, match="at least M"):
+        accept_greedy(torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.int64))
+
+
+INTERPRETED = """
+import torch
+from specflow_kernels.accept_greedy import accept_greedy_reference
+from specflow_kernels.accept_greedy_triton import accept_greedy_triton
+generator = torch.Generator().manual_seed(0)
+accepted_all = set()
+for case in range(60):
+    batch, proposals, extra = (int(torch.randint(1, high, (1,), generator=generator)) for high in (6, 10, 4))
+    draft = torch.randint(0, 3, (batch, proposals), generator=generator)
+    target = torch.randint(0, 3, (batch, proposals + extra), generator=generator)
+    keep = torch.randint(0, proposals + 1, (batch, 1), generator=generator)
+    target[:, :proposals] = torch.where(torch.arange(proposals) < keep, draft, target[:, :proposals])
+    expected, found = accept_greedy_reference(draft, target), accept_greedy_triton(draft, target)
+    assert torch.equal(expected[0], found[0]) and torch.equal(expected[1], found[1]), (case, expected, found)
+    accepted_all.update(found[0].tolist())
+assert accepted_all == set(range(10)), accepted_all
+wide = torch.arange(60).reshape(2, 30)
+strided = wide[:, ::3], wide[:, ::2]
+assert torch.equal(accept_greedy_triton(*strided)[0], accept_greedy_reference(*strided)[0])
+print("equal")
+"""
+
+
+def test_kernel_equals_reference_in_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    kernels = Path(__file__).parents[2] / "kernels"
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(kernels)}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.stdout.strip() == "equal", done.stderr[-2000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_kernel_on_the_device() -> None:
+    draft = torch.randint(0, 2, (64, 15), device="cuda")
+    target = torch.randint(0, 2, (64, 16), device="cuda")
+    found = accept_greedy(draft, target)
+    expected = accept_greedy(draft.cpu(), target.cpu())
+    assert torch.equal(found[0].cpu(), expected[0])
+    assert torch.equal(found[1].cpu(), expected[1])
