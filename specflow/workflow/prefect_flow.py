@@ -25,6 +25,7 @@ Skip = Callable[[PlannedNode, list[str]], NodeResult]
 @contextmanager
 def prefect_settings(api_url: str, home: Path) -> Iterator[None]:
     """Import Prefect and point it at ``api_url``, without touching the user's own Prefect home or profile."""
+    home.mkdir(parents=True, exist_ok=True)
     with _environment(PREFECT_HOME=str(home), PREFECT_PROFILES_PATH=str(home / "profiles.toml"), DO_NOT_TRACK="1"):
         from prefect import settings
 

@@ -159,7 +159,8 @@ from specflow.workflow.store import ArtifactStore
 from tests.workflow.conftest import FLOW, ROOT
 from tests.workflow.fakes.params import FakeConfig, SourceParams
 
-registry = Registry({n: f"tests.workflow.fakes.{n}" for n in ("source", "scale", "total")}, CodeVersions({"tests": ROOT / "tests"}))
+modules = {n: f"tests.workflow.fakes.{n}" for n in ("source", "scale", "total")}
+registry = Registry(modules, CodeVersions({"tests": ROOT / "tests"}))
 flow = parse_flow(parse_document(FLOW, source="f"), registry=registry)
 store = ArtifactStore(Path(sys.argv[1]))
 params = SourceParams(count=1000, seconds=0.1, side_log=Path(sys.argv[2]), child=True)

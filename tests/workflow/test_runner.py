@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -19,14 +20,30 @@ from specflow.workflow.console import PlainConsole
 from specflow.workflow.flow import Flow
 from specflow.workflow.registry import Registry
 from specflow.workflow.runner import run
+from specflow.workflow.server import Server, prefect_server
 from specflow.workflow.store import ArtifactStore
 from tests.workflow.fakes.params import FakeConfig, ScaleParams, SourceParams
 
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for the runs that do not test their own."""
+    home = tmp_path_factory.mktemp("prefect")
+    with prefect_server(home, log=home / "server.log") as started:
+        started.wait_until_ready()
+        yield started
+
+
+@pytest.fixture
+def database(server: Server, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PREFECT_API_URL", server.api_url)
+    return server.log.parent / "prefect.db"
+
+
 def test_run_makes_everything_then_finds_it_cached_then_repairs_damage(
-    flow: Flow, registry: Registry, store: ArtifactStore, capfd: pytest.CaptureFixture[str]
+    flow: Flow, registry: Registry, store: ArtifactStore, database: Path
 ) -> None:
     first_text, second_text = io.StringIO(), io.StringIO()
     first = run(flow, FakeConfig(), store, registry=registry, console=PlainConsole(first_text))
@@ -50,7 +67,7 @@ def test_run_makes_everything_then_finds_it_cached_then_repairs_damage(
     assert len(list(store.damaged.iterdir())) == 1
     assert [n.key for n in first.nodes] == [n.key for n in second.nodes]
     assert json.loads(json.dumps(second.as_json()))["exit_code"] == 0
-    states = _states_in_prefect(store)
+    states = _states_in_prefect(database)
     assert states[first.name] == {
         "numbers": "Completed",
         "scale:a": "Completed",
@@ -58,10 +75,15 @@ def test_run_makes_everything_then_finds_it_cached_then_repairs_damage(
         "total": "Completed",
     }
     assert states[second.name] == {"numbers": "Cached", "scale:a": "Completed", "scale:b": "Cached", "total": "Cached"}
-    assert not [p for p in psutil.Process().children(recursive=True) if "specflow.workflow" in " ".join(p.cmdline())]
+    artifact = _artifacts_in_prefect(database)["specflow-total"]
+    assert first.node("total").key in artifact
+    assert "| total | 36 |" in artifact
+    assert not (store.root / ".prefect" / "prefect.db").exists(), "a server of its own was started"
 
 
-def test_failed_stage_fails_the_run_and_names_its_log(flow: Flow, registry: Registry, store: ArtifactStore) -> None:
+def test_failed_stage_fails_the_run_and_names_its_log(
+    flow: Flow, registry: Registry, store: ArtifactStore, database: Path
+) -> None:
     config = FakeConfig(scales={"a": ScaleParams(fail=True), "b": ScaleParams()})
     text = io.StringIO()
     result = run(flow, config, store, registry=registry, console=PlainConsole(text))
@@ -76,13 +98,13 @@ def test_failed_stage_fails_the_run_and_names_its_log(flow: Flow, registry: Regi
     assert log is not None
     assert str(log) in text.getvalue()
     assert "the factor was told to fail" in log.read_text()
-    assert _states_in_prefect(store)[result.name]["total"] == "NotRun"
+    assert _states_in_prefect(database)[result.name]["total"] == "NotRun"
 
 
-def _states_in_prefect(store: ArtifactStore) -> dict[str, dict[str, str]]:
-    """Task runs by flow run, from the database the server left."""
-    with sqlite3.connect(store.root / ".prefect" / "prefect.db") as database:
-        rows = database.execute(
+def _states_in_prefect(database: Path) -> dict[str, dict[str, str]]:
+    """Task runs by flow run, as the server holds them."""
+    with sqlite3.connect(database) as connection:
+        rows = connection.execute(
             "select f.name, t.name, t.state_name from task_run t join flow_run f on f.id = t.flow_run_id"
         ).fetchall()
     states: dict[str, dict[str, str]] = {}
@@ -91,7 +113,16 @@ def _states_in_prefect(store: ArtifactStore) -> dict[str, dict[str, str]]:
     return states
 
 
-def test_ctrl_c_leaves_no_process_and_exits_with_130(store: ArtifactStore, tmp_path: Path) -> None:
+def _artifacts_in_prefect(database: Path) -> dict[str, str]:
+    with sqlite3.connect(database) as connection:
+        return dict(connection.execute("select key, data from artifact order by created").fetchall())
+
+
+def test_ctrl_c_leaves_no_process_and_exits_with_130(store: ArtifactStore, tmp_path: Path, server: Server) -> None:
+    # A copy of the other server's database spares the first start's migrations.
+    (store.root / ".prefect").mkdir(parents=True)
+    with sqlite3.connect(server.log.parent / "prefect.db") as source:
+        source.execute("vacuum into ?", (str(store.root / ".prefect" / "prefect.db"),))
     script, side_log = tmp_path / "run.py", tmp_path / "side.log"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(store.root), str(side_log)]
@@ -148,6 +179,7 @@ from specflow.workflow.code_version import CodeVersions
 from specflow.workflow.flow import parse_flow
 from specflow.workflow.registry import Registry
 from specflow.workflow.runner import run
+from specflow.workflow.server import Server, prefect_server
 from specflow.workflow.store import ArtifactStore
 from tests.workflow.conftest import FLOW, ROOT
 from tests.workflow.fakes.params import FakeConfig, SourceParams
