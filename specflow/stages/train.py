@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from specflow.drafters.target_weights import TargetWeights
     from specflow.features.contract import FeatureContract
     from specflow.features.reader import FeatureReader
+    from specflow.training.data import Documents
     from specflow.training.frozen import FrozenEnds
     from specflow.training.loop import Outcome
 
@@ -96,6 +97,7 @@ def _run(inputs: Inputs, params: DFlashParams, context: Context) -> Metrics:
     )
     share = _probe(reader, frozen, context)
     mask_token, mask_id = _mask_token(target.path, params, vocab_size)
+    _check_unused(mask_token, mask_id, documents, train)
     network, start = _network(params, weights, documents, train, layer_ids=layer_ids, mask_id=mask_id)
     context.log(start)
     outcome = _train(network, frozen, documents, train, reader, params, context)
@@ -188,8 +190,23 @@ def _mask_token(path: Path, params: DFlashParams, vocab_size: int) -> tuple[str,
         raise StageError(str(error)) from error
 
 
+def _check_unused(mask_token: str, mask_id: int, documents: Documents, train: list[int]) -> None:
+    found = sum(int((documents.get(p).token_ids_T == mask_id).sum()) for p in train)
+    if found:
+        raise StageError(
+            f"expected a mask token that no text contains, found {mask_token!r} (id {mask_id}) {found} times in the "
+            "training documents; set mask_token to another unused token"
+        )
+
+
 def _network(
-    params: DFlashParams, weights: TargetWeights, documents: Any, train: list[int], *, layer_ids: Any, mask_id: int
+    params: DFlashParams,
+    weights: TargetWeights,
+    documents: Documents,
+    train: list[int],
+    *,
+    layer_ids: tuple[int, ...],
+    mask_id: int,
 ) -> tuple[DFlashNetwork, str]:
     import torch
 
@@ -216,7 +233,7 @@ def _network(
 def _train(
     network: DFlashNetwork,
     frozen: FrozenEnds,
-    documents: Any,
+    documents: Documents,
     train: list[int],
     reader: FeatureReader,
     params: DFlashParams,

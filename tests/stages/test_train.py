@@ -166,6 +166,17 @@ def test_uncaptured_layers_and_bad_mask_tokens_are_refused(tmp_path: Path, targe
         run(tmp_path, target, features, PARAMS.model_copy(update={"mask_token": "<|im_end|>"}))
 
 
+def test_a_mask_token_that_texts_contain_is_refused(tmp_path: Path, target: Path, features: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from specflow.features.reader import FeatureReader
+
+    first = int(FeatureReader(features).document(0).token_ids_T[0])
+    token = AutoTokenizer.from_pretrained(target).convert_ids_to_tokens(first)
+    with pytest.raises(StageError, match="expected a mask token that no text contains"):
+        run(tmp_path, target, features, PARAMS.model_copy(update={"mask_token": token}))
+
+
 def test_a_subset_of_the_captured_layers(tmp_path: Path, target: Path, features: Path) -> None:
     short = PARAMS.train.model_copy(update={"steps": 2, "initialise": "random"})
     _, context = run(tmp_path, target, features, PARAMS.model_copy(update={"layer_ids": (2,), "train": short}))
