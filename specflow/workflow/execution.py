@@ -38,7 +38,7 @@ class Execution:
         return result
 
     def not_run(self, planned: PlannedNode, failed: list[str]) -> NodeResult:
-        result = self._result(planned, "not run", message=f"because {', '.join(failed)} failed")
+        result = self._result(planned, "not run", message=f"needs {', '.join(failed)}")
         self.console.node_finished(result)
         return result
 

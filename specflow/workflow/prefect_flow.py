@@ -72,6 +72,8 @@ def run_as_prefect_flow(
         return Completed(message=f"made {planned.kind}/{key[:12]} in {result.seconds:.1f} s")
 
     def body(config: str) -> Any:
+        # Again, because Prefect configures its loggers when a flow starts.
+        _quieten()
         states: dict[str, Any] = {}
         for planned in plan.nodes:
             finished = [states[need] for need in planned.node.needs if need in states and states[need].is_completed()]

@@ -121,7 +121,6 @@ def perform(work: Work, sender: Sender) -> None:
         lock.acquire(timeout=0)
     except Timeout:
         sender.send("waiting")
-        lock.acquire()
     with lock:
         if store.exists(recipe.kind, recipe.key):
             problems = store.verify_key(recipe.kind, recipe.key)

@@ -82,12 +82,14 @@ def test_run_makes_everything_then_finds_it_cached_then_repairs_damage(
 
 
 def test_failed_stage_fails_the_run_and_names_its_log(
-    flow: Flow, registry: Registry, store: ArtifactStore, database: Path
+    flow: Flow, registry: Registry, store: ArtifactStore, database: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = FakeConfig(scales={"a": ScaleParams(fail=True), "b": ScaleParams()})
     text = io.StringIO()
     result = run(flow, config, store, registry=registry, console=PlainConsole(text))
     assert result.exit_code == 1
+    printed = capfd.readouterr()
+    assert "Task run" not in printed.out + printed.err, "Prefect repeats what our console says"
     assert [(n.id, n.status) for n in result.nodes] == [
         ("numbers", "made"),
         ("scale:a", "failed"),
