@@ -6,8 +6,10 @@ Legend: B requests, T rows of one pass, K captured layers, H hidden size, V voca
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TargetError(ValueError):
