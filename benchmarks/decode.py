@@ -39,6 +39,7 @@ def measure(options: argparse.Namespace, precision: str) -> None:
     target = Target.load(options.target, precision=precision, threads=options.threads)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     model = AutoModelForCausalLM.from_pretrained(options.target, dtype=dtype).eval()
+    model.generation_config.eos_token_id = None
     target.end_ids = frozenset()  # both decode exactly --tokens tokens
     prompts = [
         target.tokenizer.apply_chat_template(
@@ -81,7 +82,6 @@ def generate(model: Any, prompt: list[int], count: int) -> tuple[float, list[int
         attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
         max_new_tokens=count,
         do_sample=False,
-        eos_token_id=-1,
         pad_token_id=0,
         streamer=clock,
     )

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specflow.targets.linear import (
@@ -25,16 +24,18 @@ from specflow.targets.linear import (
 
 
 class FastRMSNorm(nn.Module):
-    """``x / rms(x) * weight`` in one call of torch."""
+    """``x / rms(x) * weight`` in five calls of torch; its own ``rms_norm`` makes more than ten on a CPU."""
 
     def __init__(self, weight_H: Tensor, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight_H, requires_grad=False)
-        self.eps = eps
-        self.shape = tuple(weight_H.shape)
+        self.eps = nn.Buffer(torch.tensor(eps, device=weight_H.device), persistent=False)
+        self.inverse_size = 1.0 / weight_H.shape[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.shape, self.weight, self.eps)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = torch.addcmul(self.eps, norm, norm, value=self.inverse_size).rsqrt_()
+        return (x * scale).to(x.dtype).mul_(self.weight)
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class Replacements:
 
 
 def replace_norms(model: nn.Module, replaced: Replacements) -> None:
-    """Replace RMS norms by torch's own, where it gives the same on random rows."""
+    """Replace RMS norms by a quicker form, where it gives the same on random rows."""
     for name, module in list(model.named_modules()):
         if type(module).__name__.endswith("RMSNorm"):
             fast = _fast_norm(module)
