@@ -87,7 +87,7 @@ def _transformers_reads(draft: Path, config: Mapping[str, Any]) -> None:
     }
     found = {key: getattr(read, key, None) for key in expected}
     found["rope_theta"] = (read.rope_parameters or {}).get("rope_theta")
-    wrong = [f"{key}: expected {expected[key]!r}, found {found[key]!r}" for key in expected if found[key] != expected[key]]
+    wrong = [f"{key}: expected {want!r}, found {found[key]!r}" for key, want in expected.items() if found[key] != want]
     if wrong:
         raise StageError("transformers reads draft/config.json differently: " + "; ".join(wrong))
 
