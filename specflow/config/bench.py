@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from specflow.config.base import NOT_IN_KEY, Section
+from specflow.config.base import Section
 from specflow.config.regenerate import Precision
 
 
@@ -21,11 +21,10 @@ class BenchParams(Section):
     )
     transformers_prompts: int = Field(default=4, ge=1, description="How many prompts, spread over the kinds.")
     transformers_tokens: int = Field(default=32, ge=2, description="Tokens of each.")
-    near_tie: float = Field(
-        default=0.0,
+    near_tie: float | None = Field(
+        default=None,
         ge=0,
-        description="Logit gap up to which a differing token is called a near tie; it never fails here.",
+        description="fp32 logit gap up to which a differing token is called a near tie; none: by arithmetic.",
     )
-    threads: int | None = Field(
-        default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
-    )
+    threads: int | None = Field(default=None, ge=1, description="CPU threads; none: chosen by a probe.")
+    """In the key, unlike elsewhere: it changes what is measured."""

@@ -40,9 +40,7 @@ class TrainParams(Section):
     checkpoint_every: int = Field(
         default=50, ge=1, description="Steps between checkpoints.", json_schema_extra=NOT_IN_KEY
     )
-    log_every: int = Field(
-        default=10, ge=1, description="Steps between lines of the curve.", json_schema_extra=NOT_IN_KEY
-    )
+    log_every: int = Field(default=10, ge=1, description="Steps between lines of the curve.")
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
     )

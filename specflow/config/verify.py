@@ -14,8 +14,10 @@ class VerifyParams(Section):
     prompts_per_kind: int | None = Field(default=None, ge=1, description="Held-out prompts per kind; none: all.")
     max_new_tokens: int = Field(default=64, ge=1, description="Longest answer in tokens.")
     precision: Precision = Field(default="fp32", description="Arithmetic for the equality of outputs.")
-    near_tie: float = Field(
-        default=0.0, ge=0, description="Largest logit gap at a differing token that counts as a tie; 0 for fp32."
+    near_tie: float | None = Field(
+        default=None,
+        ge=0,
+        description="Largest fp32 logit gap at a differing token that counts as a tie; none: by arithmetic, 0 in fp32.",
     )
     documents: int = Field(
         default=8, ge=1, description="Stored held-out documents for the checks of export, training and alignment."

@@ -55,11 +55,13 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
     from specflow.reporting.measure import by_kind
     from specflow.serving.pairs import measure_pairs
     from specflow.serving.requests import heldout_requests
+    from specflow.stages.machine import resolved
     from specflow.targets.target import Target
 
     path = inputs.one("target").path
     requests = heldout_requests(read_documents(inputs.one("tokens").path), per_kind=params.prompts_per_kind)
-    target = Target.load(path, precision=params.precision, threads=params.threads)
+    precision, threads = resolved(context.scratch, path, precision=params.precision, threads=params.threads)
+    target = Target.load(path, precision=precision, threads=threads)
     proposer = load_drafter(inputs.one("drafter").path, target)
 
     def plain(prompt: Sequence[int], *, limit: int = params.max_new_tokens) -> Any:
@@ -90,7 +92,7 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
         **_circumstances(inputs, params, target=target, requests=requests),
         "total": total,
         "kinds": kinds,
-        "equality": _equality(path, pairs, requests, params),
+        "equality": _equality(target, pairs, requests, params),
         "transformers": _transformers(path, requests, params, plain=plain, precision=target.precision)
         if params.compare_transformers
         else None,
@@ -147,35 +149,26 @@ def _circumstances(inputs: Inputs, params: BenchParams, *, target: Any, requests
     }
 
 
-def _equality(path: Path, pairs: Sequence[Any], requests: Sequence[Any], params: BenchParams) -> dict[str, Any]:
-    """Prompts whose outputs differ, with the fp32 logit gap at the first difference. Counts; it fails nothing."""
-    from specflow.serving.verification.equality import difference, first_difference
+def _equality(target: Any, pairs: Sequence[Any], requests: Sequence[Any], params: BenchParams) -> dict[str, Any]:
+    """Prompts whose outputs differ in any repeat, with the fp32 logit gap at the first difference; fails nothing."""
+    from specflow.serving.verification.equality import difference, first_difference, near_tie_limit
     from specflow.targets.target import Target
 
-    differing = [
-        (pair, request)
-        for pair, request in zip(pairs, requests, strict=True)
-        if first_difference(pair.plain[0].tokens, pair.speculative[0].tokens) is not None
-    ]
-    exact = Target.load(path, precision="fp32", threads=params.threads) if differing else None
-    found = [
-        difference(
-            exact,
-            id=pair.id,
-            kind=pair.kind,
-            prompt=request.prompt,
-            plain=pair.plain[0].tokens,
-            speculative=pair.speculative[0].tokens,
-        )
-        for pair, request in differing
-    ]
-    rows = [d.as_json() for d in found if d is not None]
-    return {
-        "prompts": len(pairs),
-        "differing": len(rows),
-        "near_ties": sum(row["gap"] is not None and row["gap"] <= params.near_tie for row in rows),
-        "differences": rows,
-    }
+    rows: list[dict[str, Any]] = []
+    exact = None
+    for pair, request in zip(pairs, requests, strict=True):
+        repeats = zip(pair.plain, pair.speculative, strict=True)
+        for plain, other in dict.fromkeys((tuple(p.tokens), tuple(s.tokens)) for p, s in repeats):
+            if first_difference(plain, other) is None:
+                continue
+            exact = exact or Target.load(target.path, precision="fp32", threads=target.threads)
+            found = difference(exact, id=pair.id, kind=pair.kind, prompt=request.prompt, plain=plain, speculative=other)
+            assert found is not None  # they differ
+            limit = near_tie_limit(target.precision, params.near_tie, largest_logit=found.largest_logit)
+            rows.append({**found.as_json(), "near_tie": found.gap <= limit})
+    ids = {row["id"] for row in rows}
+    far = {row["id"] for row in rows if not row["near_tie"]}
+    return {"prompts": len(pairs), "differing": len(ids), "near_ties": len(ids - far), "differences": rows}
 
 
 def _transformers(

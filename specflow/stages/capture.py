@@ -59,11 +59,13 @@ def estimate(params: CaptureParams) -> Estimate:
 def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
     from specflow.data.documents import read_documents
     from specflow.features.contract import FeatureContract
+    from specflow.stages.machine import resolved
     from specflow.targets.target import Target
 
     documents = read_documents(inputs.one("tokens").path)
     artifact = inputs.one("target")
-    target = Target.load(artifact.path, precision=params.precision, threads=params.threads)
+    precision, threads = resolved(context.scratch, artifact.path, precision=params.precision, threads=params.threads)
+    target = Target.load(artifact.path, precision=precision, threads=threads)
     _require_layers(params.layer_ids, target.num_layers)
     fingerprint = json.loads(artifact.file("fingerprint.json").read_text(encoding="utf-8"))
     contract = FeatureContract.for_target(

@@ -81,11 +81,14 @@ def run(inputs: Inputs, params: RegenerateParams, context: Context) -> Metrics:
     from specflow.data.prompts import merge
     from specflow.data.quarantine import DataError, enforce_share, write_quarantine
     from specflow.data.rendering import Renderer
+    from specflow.stages.machine import resolved
     from specflow.targets.target import Target
 
+    path = inputs.one("target").path
+    precision, threads = resolved(context.scratch, path, precision=params.precision, threads=params.threads)
     try:
         prompts = merge([_read(split, source) for _, split, source in _sources(params)])
-        target = Target.load(inputs.one("target").path, precision=params.precision, threads=params.threads)
+        target = Target.load(path, precision=precision, threads=threads)
         renderer = Renderer(target.tokenizer)
         rendered = {p.id: renderer.ids(p.messages, answer=True) for p in prompts.rows}
         rows, too_long = _fitting(prompts.rows, rendered, target, params)

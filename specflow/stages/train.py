@@ -58,10 +58,10 @@ def run(inputs: Inputs, params: DFlashParams, context: Context) -> Metrics:
     """
     import torch
 
-    from specflow.targets.probe import choose_threads
+    from specflow.stages.machine import resolved_threads
 
     before = torch.get_num_threads()
-    torch.set_num_threads(params.train.threads or choose_threads())
+    torch.set_num_threads(resolved_threads(context.scratch, params.train.threads))
     try:
         return _run(inputs, params, context)
     finally:
@@ -240,6 +240,7 @@ def _train(
     context: Context,
 ) -> Outcome:
     from specflow.drafters.dflash.objective import default_decay
+    from specflow.stages.machine import remembered
     from specflow.training.loop import Trainer, TrainingDiverged
     from specflow.training.probe import has_bf16_units, spread_over_kinds
 
@@ -253,7 +254,7 @@ def _train(
         decay=params.position_decay or default_decay(params.block_size),
         scratch=context.scratch / "training",
         monitor=context,
-        autocast=has_bf16_units(),
+        autocast=bool(remembered(context.scratch, "autocast", has_bf16_units)),
     )
     try:
         return trainer.run()

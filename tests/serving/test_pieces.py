@@ -14,7 +14,7 @@ from specflow.decoding.records import Generation, Round
 from specflow.serving.generate_baseline import alternate
 from specflow.serving.pairs import measure_pairs, read_pairs
 from specflow.serving.requests import Request, heldout_requests, requests_hash
-from specflow.serving.verification.equality import check_equality, first_difference, near_tie_gap
+from specflow.serving.verification.equality import check_equality, first_difference, near_tie_gap, near_tie_limit
 from specflow.serving.verification.journal import Journal
 
 
@@ -64,8 +64,36 @@ class TableTarget:
 
 def test_gap_is_the_distance_of_the_worse_token_from_the_best() -> None:
     target = TableTarget(torch.tensor([[0.0, 0.0, 0.0], [5.0, 4.75, 1.0], [0.0, 0.0, 0.0]]))
-    assert near_tie_gap(target, [2], [1], tokens=[0, 1]) == pytest.approx(0.25)
-    assert near_tie_gap(target, [2], [1], tokens=[1, 2]) == pytest.approx(4.0)
+    assert near_tie_gap(target, [2], [1], tokens=[0, 1]) == pytest.approx((0.25, 5.0))
+    assert near_tie_gap(target, [2], [1], tokens=[1, 2]) == pytest.approx((4.0, 5.0))
+
+
+def test_limit_of_a_near_tie_follows_the_arithmetic() -> None:
+    assert near_tie_limit("fp32", None, largest_logit=20.0) == 0.0
+    assert near_tie_limit("fp32", 0.5, largest_logit=20.0) == 0.0
+    assert near_tie_limit("packed", None, largest_logit=20.0) == pytest.approx(2e-3)
+    assert near_tie_limit("bf16", None, largest_logit=20.0) == pytest.approx(20 / 64)
+    assert near_tie_limit("packed", 0.5, largest_logit=20.0) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("precision", "gap", "passed"),
+    [
+        ("packed", 4e-4, True),
+        ("packed", 6e-4, False),
+        ("bf16", 0.07, True),
+        ("bf16", 0.09, False),
+        ("fp32", 0.0, False),
+    ],
+)
+def test_without_a_limit_the_arithmetic_decides(precision: str, gap: float, passed: bool) -> None:
+    target = TableTarget(torch.tensor([[0.0, 0.0, 0.0], [5.0, 5.0 - gap, 1.0], [0.0, 0.0, 0.0]]))
+    requests = [Request(id="p", kind="x", prompt=(2,))]
+    check = check_equality(
+        requests, plain=[[1, 0]], speculative=[[1, 1]], exact=target, near_tie=None, precision=precision
+    )
+    assert check.passed is passed
+    assert check.numbers["near_ties"] == int(passed)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +116,7 @@ def test_a_difference_must_be_a_near_tie_and_none_is_allowed_in_fp32(
     assert check.numbers["differing_prompts"] == 1
     assert check.numbers["largest_gap"] == pytest.approx(0.25)
     assert check.numbers["differences"][0] | {"gap": None} == {
-        "id": "p", "kind": "x", "position": 1, "plain": 0, "speculative": 1, "gap": None,
+        "id": "p", "kind": "x", "position": 1, "plain": 0, "speculative": 1, "gap": None, "largest_logit": 5.0,
     }  # fmt: skip
     assert ("prompt p (x), token 1: plain 0, speculative 1" in str(check)) is not passed
 

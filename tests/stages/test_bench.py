@@ -144,6 +144,31 @@ def test_a_differing_output_is_counted_with_its_gap(
     assert all(d["gap"] > 0 for d in differences)
 
 
+@pytest.mark.parametrize(("near_tie", "ties"), [(None, 0), (1e9, 1)])
+def test_every_repeat_is_compared(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near_tie: float | None, ties: int
+) -> None:
+    from specflow.decoding import speculative
+
+    decode, calls = speculative.decode_speculative, []
+
+    def wrong_in_the_last(*args: Any, **kwargs: Any) -> Any:
+        found = decode(*args, **kwargs)
+        calls.append(args)
+        if len(calls) == 4:
+            found.tokens[1] = (found.tokens[1] + 1) % 300
+        return found
+
+    monkeypatch.setattr(speculative, "decode_speculative", wrong_in_the_last)
+    context = FakeContext(tmp_path / "run")
+    run(pipeline, context, repeats=2, warmup_prompts=0, precision="bf16", near_tie=near_tie, compare_transformers=False)
+    found = json.loads((context.output / "result.json").read_text())["equality"]
+    assert (found["prompts"], found["near_ties"], len(calls)) == (2, ties, 4)
+    (row,) = [d for d in found["differences"] if d["position"] == 1]
+    assert row["gap"] > row["largest_logit"] / 64
+    assert row["near_tie"] is bool(ties)
+
+
 def test_no_baseline_is_a_failure(pipeline: Pipeline, tmp_path: Path) -> None:
     with pytest.raises(StageError, match="no baseline"):
         run(pipeline, FakeContext(tmp_path / "run"), max_new_tokens=1)

@@ -214,3 +214,24 @@ def test_finished_prompts_are_not_decoded_again(
 def test_near_ties_are_refused_in_fp32() -> None:
     assert [p.where for p in verify.check(VerifyParams(precision="fp32", near_tie=0.1))] == ["near_tie"]
     assert not list(verify.check(VerifyParams(precision="bf16", near_tie=0.1)))
+    assert not list(verify.check(VerifyParams(precision="fp32")))
+
+
+def test_packed_is_verified_with_its_own_limit(pipeline: Pipeline, tmp_path: Path) -> None:
+    record = run(pipeline, exported(pipeline, tmp_path), FakeContext(tmp_path / "run"), precision="packed")
+    (greedy,) = [c for c in record["checks"] if c["name"] == "greedy"]
+    assert record["precision"] == greedy["numbers"]["precision"] == "packed"
+    assert greedy["limit"] == "the fp32 gap at each first difference within 0.0001 of the largest logit"
+    assert greedy["numbers"]["differing_prompts"] == greedy["numbers"]["near_ties"]
+
+
+def test_auto_that_becomes_fp32_allows_no_difference(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specflow.targets import probe
+
+    monkeypatch.setattr(probe, "choose_precision", lambda hidden, intermediate: "fp32")
+    made = exported(pipeline, tmp_path)
+    record = run(pipeline, made, FakeContext(tmp_path / "run"), precision="auto", near_tie=5.0)
+    assert record["precision"] == "fp32"
+    assert [c["limit"] for c in record["checks"] if c["name"] == "greedy"] == ["no difference"]

@@ -134,3 +134,15 @@ def test_probes_choose_among_the_possible() -> None:
 def test_unknown_precision(tiny: Path) -> None:
     with pytest.raises(TargetError, match="expected one of fp32"):
         Target.load(tiny, precision="int8")
+
+
+@pytest.mark.skipif(not can_pack(), reason="no fbgemm")
+def test_packed_product_of_a_single_row_and_the_limit_of_exactness() -> None:
+    # bf16 has 8 significant bits: from 2**-17 up the last of them is at least fp16's smallest step, 2**-24.
+    weight = torch.tensor([[2.0**-17 * (1 + 127 / 128), 1.0, -3.0], [2.0**-18 * (1 + 127 / 128), 0.5, 2.0]])
+    assert torch.equal(weight.bfloat16().float(), weight)
+    report = PackingReport()
+    product = packed_product(weight, None, report, name="w")
+    assert (report.inexact, report.max_error) == (1, 2.0**-25)
+    assert product(torch.tensor([0.0, 1.0, 2.0])).tolist() == [-5.0, 4.5]
+    assert product(torch.tensor([[0.0, 1.0, 2.0]])).tolist() == [[-5.0, 4.5]]
