@@ -116,6 +116,8 @@ def gc(
     Reached is what a flow makes with one of the given configurations; `--config` may be repeated. Without
     `--flow`, every known flow counts. What reachable artifacts were made from is always kept.
     """
+    if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
+        raise _bad("gc", "nobody can be asked here", "--yes to remove, or --dry-run to see what would be")
     works = [open_work(name, file, store=store) for name in flow or resources.names("flows") for file in config]
     roots = {work.store.root for work in works}
     if len(roots) != 1:
@@ -133,7 +135,7 @@ def gc(
         verb = "would remove" if dry_run else "to remove"
         out.print(f"{verb}: {len(removed)}, {bytes_text(total)}")
     if removed and not dry_run:
-        if not (yes or as_json) and sys.stdin.isatty():
+        if not yes:
             typer.confirm("Remove these?", abort=True)
         removed = collect_garbage(target, reachable, dry_run=False)
         if not as_json:

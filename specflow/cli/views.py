@@ -41,6 +41,9 @@ def _plan_line(node: PlannedNode, others: Sequence[str]) -> Text:
     if node.state == "cached" and node.record:
         made = f"{node.kind}/{node.key[:KEY_LENGTH]}, {bytes_text(node.record.bytes)}"
         line.append(f"  {made}", style="dim")
+        condition = node.reason.partition("; ")[2]
+        if condition:
+            line.append(f"  {condition}")
         return line
     line.append(f"  {node.reason}")
     estimate = node.estimate

@@ -14,9 +14,9 @@ NOT_IN_KEY: dict[str, Any] = {"in_key": False}
 
 
 class Section(BaseModel):
-    """A section of the configuration: unknown keys are errors, values are frozen."""
+    """A section of the configuration: unknown keys are errors, numbers are finite, values are frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 def wrong(message: str, *, found: object, expected: str, hint: str = "") -> PydanticCustomError:

@@ -7,6 +7,7 @@ from typing import Any
 
 from specflow.config.document import KeyPath
 from specflow.config.root import Config
+from specflow.config.target_facts import target_facts
 
 Inconsistency = tuple[KeyPath, str, Any, str]
 """Key path, message, value found, what was expected."""
@@ -24,6 +25,14 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
                 missing,
                 f"layers among capture.layer_ids: {', '.join(map(str, sorted(captured)))}",
             )
+    yield from _beyond_the_target(config)
+    if config.regenerate.temperature > 0:
+        yield (
+            ("regenerate", "temperature"),
+            "drafters are trained and checked on greedy answers",
+            config.regenerate.temperature,
+            "0",
+        )
     train = {source.path: index for index, source in enumerate(config.regenerate.train)}
     for index, source in enumerate(config.regenerate.heldout):
         if source.path in train:
@@ -33,3 +42,27 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
                 str(source.path),
                 f"a file other than regenerate.train.{train[source.path]}.path",
             )
+
+
+def _beyond_the_target(config: Config) -> Iterator[Inconsistency]:
+    """What asks for more layers or positions than the target has, where its files are here to tell."""
+    facts = target_facts(config.target.source)
+    if facts.layers is not None:
+        missing = [k for k in config.capture.layer_ids if k >= facts.layers - 1]
+        if missing:
+            yield (
+                ("capture", "layer_ids"),
+                "layers that cannot be captured",
+                missing,
+                f"ids from 0 to {facts.layers - 2}: the target has {facts.layers} layers, and the last one's output is "
+                "kept anyway",
+            )
+    if facts.positions is not None:
+        lengths: list[tuple[KeyPath, int, int]] = [
+            ((section, "max_new_tokens"), getattr(config, section).max_new_tokens, facts.positions - 1)
+            for section in ("regenerate", "verify", "bench")
+        ]
+        lengths.append((("tokenize", "max_length"), config.tokenize.max_length, facts.positions))
+        for place, found, largest in lengths:
+            if found > largest:
+                yield place, "longer than the target's context", found, f"at most {largest}"

@@ -13,6 +13,7 @@ from pydantic_core import PydanticUndefined
 
 from specflow.config.fields import models_in, type_name
 from specflow.config.root import Config
+from specflow.config.target_facts import target_facts
 
 WIDTH = 100
 CAPTURED = 3
@@ -44,16 +45,9 @@ def starter(target: str, *, layers: int | None = None) -> str:
 
 
 def count_layers(target: str) -> int | None:
-    """Decoder layers of a target: from ``config.json`` of a local directory; none where it cannot be known."""
-    if target.startswith("random:"):
-        return 4
-    try:
-        settings = json.loads((Path(target).expanduser() / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    nested = settings.get("text_config", settings) if isinstance(settings, dict) else {}
-    count = nested.get("num_hidden_layers") if isinstance(nested, dict) else None
-    return count if isinstance(count, int) and count > 1 else None
+    """Decoder layers of a target whose files are here; none where they cannot be known."""
+    count = target_facts(target).layers
+    return count if count is not None and count > 1 else None
 
 
 def spread_layers(layers: int) -> list[int]:

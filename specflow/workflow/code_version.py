@@ -1,7 +1,9 @@
 """Version of a stage's code: a hash over everything of ours that the stage module imports.
 
 The imports are read from the source without running it, including those inside functions. A file counts by its
-syntax tree without docstrings, so comments and layout do not change a version and statements do.
+syntax tree without docstrings, so comments and layout do not change a version and statements do. A module name that
+is put together at run time counts as every module below the package it starts with. Files beside the code of a
+package, such as templates, count by their bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ NEVER_COUNTED = ("specflow.workflow", "specflow.cli")
 class _Source:
     digest: str
     imports: frozenset[str]
-    """Absolute dotted names that the file may import; not all of them are modules."""
+    """Absolute dotted names that the file may import; not all of them are modules. ``package.*``: all below it."""
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
@@ -55,6 +57,8 @@ def _imported_names(tree: ast.Module, package: str) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and _names_our_module(node.value):
             yield str(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            yield from _all_below(node)
 
 
 def _names_our_module(value: object) -> bool:
@@ -64,6 +68,17 @@ def _names_our_module(value: object) -> bool:
         and value.startswith(tuple(f"{package}." for package in OUR_PACKAGES))
         and all(part.isidentifier() for part in value.split("."))
     )
+
+
+def _all_below(node: ast.JoinedStr) -> Iterator[str]:
+    """``specflow.drafters.*`` for ``f"specflow.drafters.{name}.method"``."""
+    texts = [str(part.value) for part in node.values if isinstance(part, ast.Constant)]
+    if not texts or not isinstance(node.values[0], ast.Constant):
+        return
+    package = texts[0].rpartition(".")[0]
+    dotted = all(character.isalnum() or character in "._" for character in "".join(texts))
+    if dotted and package.partition(".")[0] in OUR_PACKAGES:
+        yield f"{package}.*"
 
 
 class CodeVersions:
@@ -97,6 +112,8 @@ class CodeVersions:
             if name in found or name.startswith(NEVER_COUNTED):
                 continue
             source = self._source(name)
+            if name.endswith(".*"):
+                waiting += self._modules_below(name.removesuffix(".*"))
             if source is None:
                 continue
             found.add(name)
@@ -115,9 +132,20 @@ class CodeVersions:
         if path is None:
             return None
         tree = _without_docstrings(ast.parse(path.read_bytes(), filename=str(path)))
-        digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        return _Source(digest, frozenset(_imported_names(tree, package)))
+        digest = hashlib.sha256(ast.dump(tree).encode())
+        package = module.rpartition(".")[0]
+        if path.name == "__init__.py":
+            package = module
+            for name, file in _data_files(path.parent):
+                digest.update(f"\0{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+        return _Source(digest.hexdigest(), frozenset(_imported_names(tree, package)))
+
+    def _modules_below(self, package: str) -> list[str]:
+        found = self._find(package)
+        if found is None or found.name != "__init__.py":
+            return []
+        names = (path.relative_to(found.parent).with_suffix("").parts for path in found.parent.rglob("*.py"))
+        return [".".join([package, *parts]).removesuffix(".__init__") for parts in names]
 
     def _find(self, module: str) -> Path | None:
         top, _, rest = module.partition(".")
@@ -135,6 +163,17 @@ class CodeVersions:
             if places:
                 self._roots[package] = Path(places[0])
         return self._roots.get(package)
+
+
+def _data_files(package: Path) -> Iterator[tuple[str, Path]]:
+    """Files of a package directory that are no code, with their names; those of its subpackages are their own."""
+    for path in sorted(package.iterdir()):
+        if path.name.startswith((".", "__pycache__")) or path.suffix in (".py", ".pyc") or path.name == "py.typed":
+            continue
+        if path.is_dir() and not (path / "__init__.py").exists():
+            yield from ((f"{path.name}/{name}", file) for name, file in _data_files(path))
+        elif path.is_file():
+            yield path.name, path
 
 
 @functools.cache

@@ -48,13 +48,17 @@ class Attempt:
         self.output.mkdir(parents=True)
         self.scratch.mkdir(exist_ok=True)
 
-    def commit(self, metrics: Mapping[str, Any]) -> Artifact:
-        """Checksum, flush to disk, rename. Raises ``StageError`` for a payload that cannot be recorded."""
+    def commit(self, metrics: Mapping[str, Any], *, input_digests: Mapping[str, str] | None = None) -> Artifact:
+        """Checksum, flush to disk, rename. Raises ``StageError`` for a payload that cannot be recorded.
+
+        ``input_digests``: ``content_digest`` of each input as it was read, by ``kind/key``.
+        """
         bad = non_finite(metrics)
         if bad:
             raise StageError(f"metric {bad!r} of stage {self._recipe.stage!r} is not a finite number")
         record = ArtifactRecord(
             **{name: getattr(self._recipe, name) for name in Recipe.__dataclass_fields__},
+            input_digests=dict(input_digests or {}),
             metrics=dict(metrics),
             files=self._files(),
             environment=describe_environment(),

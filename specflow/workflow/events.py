@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Event = dict[str, Any]
-"""``event`` is one of: log, progress_start, progress, progress_end, waiting, damaged, cached, made, error."""
+"""``event`` is one of: log, progress_start, progress, progress_end, waiting, damaged,
+outdated, cached, made, error."""
 
 
 class Sender:
@@ -35,9 +36,11 @@ def receive(descriptor: int, *, alive: Callable[[], bool], poll_seconds: float =
     """Events until the pipe closes, or until the sender is dead although something else holds its end open."""
     pending = b""
     while True:
-        readable, _, _ = select.select([descriptor], [], [], poll_seconds)
+        # Asked before the wait: what a sender wrote before it died is still in the pipe, and is read to its end.
+        running = alive()
+        readable, _, _ = select.select([descriptor], [], [], poll_seconds if running else 0.0)
         if not readable:
-            if not alive():
+            if not running:
                 return
             continue
         data = os.read(descriptor, 1 << 16)

@@ -29,10 +29,12 @@ class Execution:
 
     def run(self, planned: PlannedNode) -> NodeResult:
         """The node's artifact, cached or made. ``KeyboardInterrupt`` ends the stage's processes and goes on."""
-        if planned.state == "cached":
+        # Looked at again: an input that this run made anew may have other content than the one it was made from.
+        outdated = self.store.outdated(planned.kind, planned.key) if planned.state == "cached" else []
+        if planned.state == "cached" and not outdated:
             result = self._result(planned, "cached")
         else:
-            self.console.node_started(planned.id, planned.reason)
+            self.console.node_started(planned.id, "; ".join(outdated) or planned.reason)
             result = self._make(planned)
         self.console.node_finished(result)
         return result
@@ -44,7 +46,7 @@ class Execution:
 
     def _make(self, planned: PlannedNode) -> NodeResult:
         started = time.monotonic()
-        log = self.logs / f"{_file_name(planned.id)}.log"
+        log = self.logs / f"{file_name(planned.id)}.log"
         last = self._watch(planned, log)
         seconds = time.monotonic() - started
         if last["event"] == "error":
@@ -96,6 +98,9 @@ class Execution:
             case "damaged":
                 problems = "; ".join(fields["problems"][:3])
                 self.console.log(planned.id, f"the artifact was damaged ({problems}); moved to {fields['path']}")
+            case "outdated":
+                problems = "; ".join(fields["problems"][:3])
+                self.console.log(planned.id, f"{problems}; the artifact was moved to {fields['path']}")
 
     def _work(self, planned: PlannedNode) -> Work:
         params = planned.node.params
@@ -132,5 +137,6 @@ def _how_it_ended(code: int) -> str:
     return f"the stage's process ended by signal {-code}" if code < 0 else f"the stage's process ended with code {code}"
 
 
-def _file_name(node: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in node)
+def file_name(text: str) -> str:
+    """``text`` with a dash for everything that does not belong in the name of a file."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in text)

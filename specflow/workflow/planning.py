@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from specflow.config.errors import InputErrors, InputProblem, Location, listing, nearest
 from specflow.stages.contract import Estimate
 from specflow.workflow.commit import Recipe
+from specflow.workflow.estimates import stated_estimate
 from specflow.workflow.flow import Flow
 from specflow.workflow.graph import Locate, Node, expand, unlocated
 from specflow.workflow.history import History
@@ -64,6 +65,8 @@ class Plan:
     problems: tuple[InputProblem, ...] = ()
     bytes_needed: int = 0
     bytes_free: int = 0
+    configuration: str = ""
+    """Name of the configuration, where it has one."""
     keys: tuple[tuple[str, str], ...] = field(default=())
     """``(kind, key)`` of every node of the flow, also of those not selected."""
 
@@ -89,12 +92,15 @@ def plan(
 ) -> Plan:
     """Plan a flow, or the nodes named in ``only`` (stage, entry, or node id).
 
-    With ``upstream`` the selection includes everything it depends on; without, a missing input is a problem.
+    With ``upstream`` the selection includes the inputs of everything that is to run; without, a missing input is
+    a problem.
     ``verify`` reads every byte of the artifacts found. Raises ``InputErrors`` for a wrong flow or configuration.
     """
     nodes = expand(flow, config, registry=registry, locate=locate)
-    selected = _select(nodes, only, upstream=upstream)
-    planner = _Planner(store, registry, {node.id: node for node in nodes}, verify=verify)
+    planner = _Planner(store, registry, {node.id: node for node in nodes}, config=config, verify=verify)
+    selected = _select(nodes, only)
+    if upstream:
+        _add_upstream(selected, nodes, planner)
     recipes = {node.id: planner.recipe(node) for node in nodes}
     planned = [planner.planned(node) for node in nodes if node.id in selected]
     problems = _missing_inputs(planned, nodes, planner, selected)
@@ -110,16 +116,22 @@ def plan(
         problems=tuple(problems),
         bytes_needed=needed,
         bytes_free=free,
+        configuration=str(getattr(config, "name", "")),
         keys=tuple((recipe.kind, recipe.key) for recipe in recipes.values()),
     )
 
 
 class _Planner:
-    def __init__(self, store: ArtifactStore, registry: Registry, nodes: dict[str, Node], *, verify: bool) -> None:
-        self._store, self._registry, self._nodes, self._verify = store, registry, nodes, verify
+    def __init__(
+        self, store: ArtifactStore, registry: Registry, nodes: dict[str, Node], *, config: BaseModel, verify: bool
+    ) -> None:
+        self._store, self._registry, self._nodes = store, registry, nodes
+        self._config, self._verify = config, verify
         self._history = History(store.records())
         self._recipes: dict[str, Recipe] = {}
         self._damage: dict[str, tuple[str, ...] | None] = {}
+        self._open: set[str] = set()
+        """Ids of planned nodes that will be made, or that may be, once their inputs are."""
 
     def recipe(self, node: Node) -> Recipe:
         if node.id not in self._recipes:
@@ -164,19 +176,39 @@ class _Planner:
             return tuple(self._store.verify_key(recipe.kind, recipe.key))
         return () if self._store.record(recipe.kind, recipe.key) else ("artifact.json is missing or unreadable",)
 
+    def outdated(self, node: Node) -> list[str]:
+        """Inputs that were made again with other content since the node's artifact was made."""
+        recipe = self.recipe(node)
+        return self._store.outdated(recipe.kind, recipe.key)
+
+    def usable(self, node: Node) -> bool:
+        """Whether the node's artifact exists, whole, and was made from the inputs that are there now."""
+        return self.damage(node) == () and not self.outdated(node)
+
     def planned(self, node: Node) -> PlannedNode:
         recipe = self.recipe(node)
         damage = self.damage(node)
+        outdated = self.outdated(node)
+        waits = [need for need in node.needs if need in self._open]
         common: dict[str, Any] = {"node": node, "recipe": recipe, "inputs": self.inputs(node)}
-        if damage == ():
+        if waits or not self.usable(node):
+            self._open.add(node.id)
+        if self.usable(node):
             record = self._store.record(recipe.kind, recipe.key)
-            return PlannedNode(state="cached", reason="made and verified", record=record, **common)
-        reason = f"damaged: {'; '.join(damage[:3])}" if damage else self._history.why(recipe)
-        estimate = self._history.estimate(recipe, self._registry.load(node.stage).estimate(node.params))
+            reason = "made and verified" if self._verify else "made"
+            if waits:
+                reason += f"; made again if {listing(waits)} comes out with other content"
+            return PlannedNode(state="cached", reason=reason, record=record, **common)
+        if damage:
+            reason = f"damaged: {'; '.join(damage[:3])}"
+        else:
+            reason = "; ".join(outdated) or self._history.why(recipe)
+        stated = stated_estimate(node, self._registry.load(node.stage), self._config)
+        estimate = self._history.estimate(recipe, stated)
         return PlannedNode(state="to run", reason=reason, damage=damage or (), estimate=estimate, **common)
 
 
-def _select(nodes: Sequence[Node], only: Collection[str] | None, *, upstream: bool) -> set[str]:
+def _select(nodes: Sequence[Node], only: Collection[str] | None) -> set[str]:
     if only is None:
         return {node.id for node in nodes}
     valid = {name for node in nodes for name in (node.id, node.entry, node.stage)}
@@ -195,12 +227,14 @@ def _select(nodes: Sequence[Node], only: Collection[str] | None, *, upstream: bo
                 for name in unknown
             ]
         )
-    selected = {node.id for node in nodes if {node.id, node.entry, node.stage} & set(only)}
-    if upstream:
-        for node in reversed(nodes):
-            if node.id in selected:
-                selected.update(node.needs)
-    return selected
+    return {node.id for node in nodes if {node.id, node.entry, node.stage} & set(only)}
+
+
+def _add_upstream(selected: set[str], nodes: Sequence[Node], planner: _Planner) -> None:
+    """Add the inputs of what will be made, and theirs; what exists needs no inputs, made or not."""
+    for node in reversed(nodes):
+        if node.id in selected and not planner.usable(node):
+            selected.update(node.needs)
 
 
 def _missing_inputs(
@@ -214,7 +248,7 @@ def _missing_inputs(
         if halted and candidate.state == "to run":
             planned[position] = _blocked(candidate, f"needs {listing(halted)}")
             continue
-        absent = [need for need in candidate.node.needs if need not in selected and planner.damage(by_id[need]) != ()]
+        absent = [need for need in candidate.node.needs if need not in selected and not planner.usable(by_id[need])]
         if candidate.state != "to run" or not absent:
             continue
         planned[position] = _blocked(candidate, f"needs {listing(absent)}")
@@ -224,7 +258,7 @@ def _missing_inputs(
                 location=Location(source="artifact store"),
                 path="",
                 message=f"stage {candidate.node.stage!r} reads {node.kind!r} of {need!r}, which has not been made",
-                found="damaged" if planner.damage(node) else "nothing",
+                found="damaged" if planner.damage(node) else "; ".join(planner.outdated(node)) or "nothing",
                 expected=f"{node.kind}/{planner.recipe(node).key[:12]}",
                 hint=f"run `specflow {node.stage}` first, or add --upstream",
             )

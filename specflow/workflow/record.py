@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import sys
@@ -40,6 +42,8 @@ class ArtifactRecord(BaseModel):
     key_parameters: dict[str, Any]
     """Those that are in the key, with content hashes in place of paths."""
     inputs: dict[str, list[str]]
+    input_digests: dict[str, str] = {}
+    """``content_digest`` of each input when this was made, by ``kind/key``."""
     metrics: dict[str, Any]
     files: dict[str, FileRecord]
     environment: dict[str, Any]
@@ -53,6 +57,12 @@ class ArtifactRecord(BaseModel):
     @property
     def bytes(self) -> int:
         return sum(file.size for file in self.files.values())
+
+    @property
+    def content_digest(self) -> str:
+        """Hex SHA-256 over names, sizes and hashes of the files: equal for equal payloads."""
+        files = sorted((name, file.size, file.sha256) for name, file in self.files.items())
+        return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
     def artifact(self, path: Path) -> Artifact:
         return Artifact(

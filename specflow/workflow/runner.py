@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from specflow.config.errors import InputErrors
 from specflow.workflow.console import Console, closing_console, make_console
-from specflow.workflow.execution import Execution
+from specflow.workflow.execution import Execution, file_name
 from specflow.workflow.flow import Flow
 from specflow.workflow.graph import Locate, unlocated
 from specflow.workflow.planning import Plan, PlannedNode, plan
@@ -46,8 +46,7 @@ def run(
 
 def run_plan(planned: Plan, *, registry: Registry = STAGES, console: Console | None = None) -> RunResult:
     """Run a plan made with ``verify=True``."""
-    # The name is also that of the directory of logs, so it is unique among runs on one store.
-    name = f"{planned.flow}-{datetime.now().astimezone():%Y%m%d-%H%M%S-%f}"[:-3]
+    name = run_name(planned, datetime.now().astimezone())
     started = time.monotonic()
     with closing_console(console or make_console()) as output, _terminated_as_interrupt():
         execution = Execution(planned.store, registry, output, planned.store.logs / name)
@@ -70,6 +69,12 @@ def run_plan(planned: Plan, *, registry: Registry = STAGES, console: Console | N
         interrupted=interrupted,
         problem=problem,
     )
+
+
+def run_name(planned: Plan, when: datetime) -> str:
+    """Name of the flow run: flow, configuration and time. Also of the directory of logs, so unique on one store."""
+    stamp = f"{when:%Y%m%d-%H%M%S-%f}"[:-3]
+    return "-".join(part for part in (planned.flow, file_name(planned.configuration)[:64], stamp) if part)
 
 
 class _Recorder:

@@ -19,11 +19,13 @@ from filelock import FileLock, Timeout
 from specflow.workflow.orphans import die_with_parent, end_group, start_group
 
 START_SECONDS = 180.0
+ANSWER_SECONDS = 10.0
+"""How long a server that was there before may take to answer."""
 SERVICES_NOT_NEEDED = ("SCHEDULER", "LATE_RUNS", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "FOREMAN", "TRIGGERS")
 
 
 class ServerError(Exception):
-    """The Prefect server did not start."""
+    """The Prefect server did not start, or the one that was named does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,9 @@ class Server:
 
     def wait_until_ready(self) -> None:
         """Raises ``ServerError`` if the server ends or does not answer in time."""
+        if not self.ours:
+            self._require_answer()
+            return
         deadline = time.monotonic() + START_SECONDS
         with httpx.Client(trust_env=False) as client:
             while self.process and time.monotonic() < deadline:
@@ -48,8 +53,20 @@ class Server:
                     if client.get(f"{self.api_url}/health", timeout=10.0).status_code == 200:
                         return
                 time.sleep(0.1)
-        if self.process:
-            raise ServerError(f"the Prefect server did not answer within {START_SECONDS:.0f} s; see {self.log}")
+        raise ServerError(f"the Prefect server did not answer within {START_SECONDS:.0f} s; see {self.log}")
+
+    def _require_answer(self) -> None:
+        try:
+            status = httpx.get(f"{self.api_url}/health", timeout=ANSWER_SECONDS, follow_redirects=True).status_code
+            # A server that asks for a key is there; Prefect itself sends it.
+            found = "" if status in (200, 401, 403) else f"it answers {status} to /health"
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            found = str(error) or type(error).__name__
+        if found:
+            raise ServerError(
+                f"no Prefect server at {self.api_url}, which PREFECT_API_URL names: {found}; start it, correct the "
+                "address (it ends in /api), or unset PREFECT_API_URL for a server of this run's own"
+            )
 
 
 @contextmanager

@@ -108,6 +108,20 @@ class ArtifactStore:
                 problems += self._verify_file(path / name, name, expected.size, expected.sha256)
         return problems
 
+    def outdated(self, kind: str, key: str) -> Problems:
+        """Inputs of an artifact that were made again since, with other content.
+
+        A key names what an artifact is made from, not its bytes: measured times, or another machine, can give an
+        input other bytes under its old key, and what was made from the old ones is then no longer reproducible.
+        """
+        record = self.record(kind, key)
+        problems = []
+        for name, digest in sorted(record.input_digests.items()) if record else ():
+            now = self.record(*name.split("/", 1))
+            if now is not None and now.content_digest != digest:
+                problems.append(f"input {now.kind} was made again with other content")
+        return problems
+
     @staticmethod
     def _verify_file(path: Path, name: str, size: int, sha256: str) -> Problems:
         try:

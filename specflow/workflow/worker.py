@@ -123,15 +123,20 @@ def perform(work: Work, sender: Sender) -> None:
         sender.send("waiting")
     with lock:
         if store.exists(recipe.kind, recipe.key):
-            problems = store.verify_key(recipe.kind, recipe.key)
+            damage = store.verify_key(recipe.kind, recipe.key)
+            problems = damage or store.outdated(recipe.kind, recipe.key)
             if not problems:
                 sender.send("cached")
                 return
-            sender.send("damaged", problems=problems, path=str(store.quarantine(recipe.kind, recipe.key)))
+            event = "damaged" if damage else "outdated"
+            sender.send(event, problems=problems, path=str(store.quarantine(recipe.kind, recipe.key)))
         attempt = Attempt(store, recipe)
         attempt.prepare()
+        # Before the stage reads them: were an input replaced meanwhile, the artifact would rather count as outdated.
+        records = (store.record(kind, key) for kind, key in work.inputs)
+        digests = {f"{record.kind}/{record.key}": record.content_digest for record in records if record}
         metrics = _run(work, store, WorkerContext(attempt, item=recipe.item, sender=sender))
-        attempt.commit(metrics)
+        attempt.commit(metrics, input_digests=digests)
         sender.send("made")
 
 

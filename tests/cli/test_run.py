@@ -177,7 +177,7 @@ def test_what_run_hands_on(runner: Runner, config: Path, tmp_path: Path) -> None
     ("arguments", "path", "value"),
     [
         ("regenerate --max-new-tokens 64", "regenerate.max_new_tokens", 64),
-        ("regenerate --temperature 0.5", "regenerate.temperature", 0.5),
+        ("regenerate --max-skipped 0.5", "regenerate.max_skipped", 0.5),
         ("regenerate --precision packed", "regenerate.precision", "packed"),
         ("regenerate --threads none --threads 2", "regenerate.threads", 2),
         ("capture --layer-ids 0,1,2", "capture.layer_ids", (0, 1, 2)),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from specflow.cli.work import open_work
+from specflow.workflow.commit import Attempt
+from specflow.workflow.store import ArtifactStore
 from tests.cli.support import document, fill, specflow
 from tests.config.support import write
 
@@ -102,3 +105,35 @@ def test_gc_with_a_wrong_configuration_removes_nothing(tmp_path: Path) -> None:
     assert specflow("gc", "--config", config, "--store", store, "--yes").exit_code == 2
     assert specflow("gc", "--store", store, "--yes").exit_code == 2
     assert all((store / kind / key).is_dir() for kind, key in keys.items())
+
+
+def test_gc_removes_nothing_unasked(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    keys = fill(store)
+    config = write(tmp_path)
+    for flags in ([], ["--json"]):
+        refused = specflow("gc", "--config", config, "--store", store, *flags)
+        assert refused.exit_code == 2
+        assert "--yes" in refused.output
+        assert all((store / kind / key).is_dir() for kind, key in keys.items())
+    done = specflow("gc", "--config", config, "--store", store, "--yes", "--json")
+    assert (done.exit_code, len(document(done)["removed"])) == (0, 3)
+
+
+def test_status_does_not_claim_to_have_verified(tmp_path: Path) -> None:
+    config = write(tmp_path)
+    store = ArtifactStore(tmp_path / "store")
+    node = open_work("full-pipeline", str(config), store=store.root).plan().node("target")
+    attempt = Attempt(store, node.recipe)
+    attempt.prepare()
+    (attempt.output / "data.txt").write_text("0123456789")
+    attempt.commit({})
+
+    def reason(command: list[str]) -> str:
+        result = specflow(*command, "--config", config, "--store", store.root, "--json")
+        found = next(entry for entry in document(result)["nodes"] if entry["id"] == "target")
+        assert found["state"] == "cached"
+        return str(found["reason"])
+
+    assert reason(["status"]) == "made"
+    assert reason(["plan", "full-pipeline"]) == "made and verified"

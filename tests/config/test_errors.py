@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from specflow.config.errors import InputProblem, nearest
+from specflow.config.loading import load_config
+from specflow.config.overrides import parse_overrides
 from tests.config.support import VALID, problems, write
 
 
@@ -233,3 +235,46 @@ def test_a_problem_reads_as_a_person_would_write_it(tmp_path: Path) -> None:
 def test_nearest(name: str, expected: str | None) -> None:
     found = nearest(name, ["max_new_tokens", "temperature", "seed"])
     assert found == (f"did you mean `{expected}`?" if expected else "")
+
+
+@pytest.mark.parametrize(
+    ("setting", "found"),
+    [
+        ("drafters.first.train.learning_rate=.inf", "Infinity"),
+        ("drafters.first.train.betas=[0.9, .nan]", "NaN"),
+        ("verify.near_tie=.inf", "Infinity"),
+    ],
+)
+def test_numbers_must_be_finite(tmp_path: Path, setting: str, found: str) -> None:
+    problem = only(problems(write(tmp_path), setting))
+    assert (problem.found, problem.expected) == (found, "a finite number")
+    assert problem.location.source == f"--set {setting}"
+
+
+def test_sampled_answers_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    problem = spoiled(tmp_path, "max_new_tokens: 8", "temperature: 0.5")
+    assert problem.message == "drafters are trained and checked on greedy answers"
+    assert (problem.found, problem.expected, place(problem)) == ("0.5", "0", (9, 16))
+
+
+def test_the_last_layer_and_those_beyond_it_cannot_be_captured(tmp_path: Path) -> None:
+    problem = spoiled(tmp_path, "layer_ids: [1, 2]", "layer_ids: [1, 2, 3, 9]")
+    assert (problem.message, problem.found) == ("layers that cannot be captured", "[3, 9]")
+    assert problem.expected.startswith("ids from 0 to 2: the target has 4 layers")
+    assert place(problem) == (11, 14)
+
+
+@pytest.mark.parametrize(
+    ("setting", "largest"),
+    [
+        ("regenerate.max_new_tokens", 4095),
+        ("verify.max_new_tokens", 4095),
+        ("bench.max_new_tokens", 4095),
+        ("tokenize.max_length", 4096),
+    ],
+)
+def test_what_does_not_fit_the_targets_context(tmp_path: Path, setting: str, largest: int) -> None:
+    path = write(tmp_path)
+    problem = only(problems(path, f"{setting}={largest + 1}"))
+    assert (problem.path, problem.found, problem.expected) == (setting, str(largest + 1), f"at most {largest}")
+    load_config(path, parse_overrides([f"{setting}={largest}"]))

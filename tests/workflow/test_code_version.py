@@ -95,3 +95,50 @@ def test_versions_of_all_shipped_stages_are_quick() -> None:
         except ModuleNotFoundError:
             continue
     assert time.process_time() - started < 2.0
+
+
+def test_a_name_put_together_at_run_time_is_everything_below_its_package(package: Path) -> None:
+    (package / "stages" / "bench.py").write_text(
+        "import importlib\nname = 'a'\nx = importlib.import_module(f'specflow.methods.{name}.method')\n"
+    )
+    for method in ("one", "two"):
+        (package / "methods" / method).mkdir(parents=True)
+        for name in ("__init__", "method", "network"):
+            (package / "methods" / method / f"{name}.py").write_text("")
+    (package / "methods" / "__init__.py").write_text("")
+    below = {n for n in CodeVersions({"specflow": package}).closure("specflow.stages.bench") if "methods" in n}
+    assert below == {
+        "specflow.methods",
+        *(f"specflow.methods.{m}{n}" for m in ("one", "two") for n in ("", ".method", ".network")),
+    }
+    before = versions(package)
+    (package / "methods" / "two" / "network.py").write_text("width = 2\n")
+    after = versions(package)
+    assert (before["train"], before["bench"] == after["bench"]) == (after["train"], False)
+
+
+@pytest.mark.parametrize("stage", ["train", "verify", "bench"])
+def test_shipped_stages_that_run_a_drafter_depend_on_its_method(stage: str) -> None:
+    assert "specflow.drafters.dflash.proposer" in CodeVersions().closure(f"specflow.stages.{stage}")
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("data/templates/page.j2", {"train", "bench"}),
+        ("data/table.json", {"train", "bench"}),
+        ("data/__pycache__/helper.cpython-311.pyc", set()),
+        ("data/.page.j2.swp", set()),
+        ("workflow/notes.txt", set()),
+    ],
+)
+def test_files_beside_the_code_count_by_their_bytes(package: Path, name: str, changed: set[str]) -> None:
+    def after(text: str) -> dict[str, str]:
+        (package / name).write_text(text)
+        return versions(package)
+
+    (package / name).parent.mkdir(exist_ok=True)
+    before = versions(package)
+    one, two = after("one"), after("two")
+    assert {stage for stage in before if before[stage] != one[stage]} == changed
+    assert {stage for stage in before if one[stage] != two[stage]} == changed

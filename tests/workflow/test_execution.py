@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import re
 import subprocess
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from specflow.workflow.console import PlainConsole
+from specflow.workflow.events import Sender, receive
 from specflow.workflow.execution import Execution
 from specflow.workflow.flow import Flow
 from specflow.workflow.planning import PlannedNode, plan
@@ -150,6 +152,7 @@ from pathlib import Path
 from specflow.config.document import parse_document
 from specflow.workflow.code_version import CodeVersions
 from specflow.workflow.console import PlainConsole
+from specflow.workflow.events import Sender, receive
 from specflow.workflow.execution import Execution
 from specflow.workflow.flow import parse_flow
 from specflow.workflow.planning import plan
@@ -168,3 +171,60 @@ node = plan(flow, FakeConfig(source=params), store, registry=registry).node("num
 with _terminated_as_interrupt():
     Execution(store, registry, PlainConsole(sys.stdout), store.logs / "run").run(node)
 """
+
+
+def test_what_was_made_from_other_content_is_made_again_and_only_that(
+    flow: Flow, registry: Registry, store: ArtifactStore
+) -> None:
+    def run_all(name: str) -> tuple[dict[str, str], str]:
+        run, text = execution(store, registry, name)
+        return {node.id: run.run(node).status for node in planned.nodes}, text.getvalue()
+
+    planned = plan(flow, FakeConfig(), store, registry=registry)
+    assert set(run_all("first")[0].values()) == {"made"}
+    numbers = planned.node("numbers")
+    record = store.record("scaled", planned.node("scale:a").key)
+    source = store.record("numbers", numbers.key)
+    assert record is not None
+    assert source is not None
+    assert record.input_digests == {f"numbers/{numbers.key}": source.content_digest}
+
+    # Made again with the same bytes: what was planned as cached stays so.
+    store.remove("numbers", numbers.key)
+    planned = plan(flow, FakeConfig(), store, registry=registry)
+    assert [node.id for node in planned.to_run] == ["numbers"]
+    assert run_all("same")[0] == {"numbers": "made", "scale:a": "cached", "scale:b": "cached", "total": "cached"}
+
+    # Finished pieces of another number, as another machine would compute them, make other content under the key.
+    store.remove("numbers", numbers.key)
+    scratch = store.attempt_path("numbers", numbers.key) / "scratch"
+    scratch.mkdir(parents=True)
+    (scratch / "0.txt").write_text("10")
+    planned = plan(flow, FakeConfig(), store, registry=registry)
+    assert [node.id for node in planned.to_run] == ["numbers"]
+    statuses, text = run_all("other")
+    assert set(statuses.values()) == {"made"}
+    assert "input numbers was made again with other content; the artifact was moved to" in text
+    total = store.find("total", planned.node("total").key)
+    assert total is not None
+    assert total.metrics == {"total": (10 + 1 + 2) * 12}
+    planned = plan(flow, FakeConfig(), store, registry=registry)
+    assert {node.state for node in planned.nodes} == {"cached"}
+
+
+def test_events_written_just_before_the_end_are_received() -> None:
+    reader, writer = os.pipe()
+    sent = [{"event": "log", "message": "x" * 100, "number": i} for i in range(300)]
+
+    def dies_after_writing() -> bool:
+        """The sender writes its last words and ends while it is asked about; something else holds the pipe open."""
+        if sent_now := sent[len(done) :]:
+            done.extend(sent_now)
+            for event in sent_now:
+                Sender(writer).send(**event)
+        return False
+
+    done: list[dict[str, object]] = []
+    assert list(receive(reader, alive=dies_after_writing, poll_seconds=0.01)) == sent
+    os.close(writer)
+    os.close(reader)

@@ -30,7 +30,8 @@ def fill(planned: Plan) -> None:
         attempt = Attempt(planned.store, node.recipe)
         attempt.prepare()
         (attempt.output / "0").write_text(node.id)
-        attempt.commit({})
+        records = [planned.store.record(kind, key) for kind, key in node.inputs]
+        attempt.commit({}, input_digests={f"{r.kind}/{r.key}": r.content_digest for r in records if r})
 
 
 def states(planned: Plan) -> dict[str, tuple[str, str]]:
@@ -80,7 +81,9 @@ def test_damage_is_a_reason_and_does_not_spread(make: Any, store: ArtifactStore)
     damaged = make()
     assert states(damaged)["scale:b"] == ("to run", "damaged: 0 sha256 differs")
     assert states(damaged)["total"][0] == "cached"
-    assert make(verify=False).node("scale:b").state == "cached"
+    assert damaged.node("total").reason == "made and verified; made again if scale:b comes out with other content"
+    unread = make(verify=False)
+    assert (unread.node("scale:b").state, unread.node("scale:b").reason) == ("cached", "made")
 
 
 def test_a_removed_artifact_is_made_again(make: Any, store: ArtifactStore) -> None:
@@ -131,3 +134,54 @@ def test_keys_survive_a_move_of_the_files(make: Any, tmp_path: Path) -> None:
     (tmp_path / "two" / "data").write_text("other")
     third = make(FakeConfig(source=SourceParams(data=tmp_path / "two" / "data")))
     assert not set(first.keys) & set(third.keys)
+
+
+def remake(planned: Plan, name: str, text: str) -> None:
+    """Replace the artifact of a node by one of other content under the same key."""
+    node = planned.node(name)
+    planned.store.remove(node.kind, node.key)
+    attempt = Attempt(planned.store, node.recipe)
+    attempt.prepare()
+    (attempt.output / "0").write_text(text)
+    attempt.commit({})
+
+
+def test_an_input_with_other_content_under_its_key_is_a_reason(make: Any) -> None:
+    fill(make())
+    remake(make(), "scale:b", "scale:b")
+    assert {node.state for node in make().nodes} == {"cached"}
+    remake(make(), "scale:b", "other")
+    assert states(make()) == {
+        "numbers": ("cached", "made and verified"),
+        "scale:a": ("cached", "made and verified"),
+        "scale:b": ("cached", "made and verified"),
+        "total": ("to run", "input scaled was made again with other content"),
+    }
+    remake(make(), "numbers", "other")
+    again = make()
+    assert [node.id for node in again.to_run] == ["scale:a", "total"]
+    assert again.node("total").reason == "; ".join(
+        [f"input {kind} was made again with other content" for kind in ("numbers", "scaled")]
+    )
+    # Its input is there, but not the one to read: alone, the stage would use what is about to be replaced.
+    (problem,) = make(only={"total"}).problems
+    assert problem.found == "input numbers was made again with other content"
+
+
+def test_upstream_makes_only_what_is_needed(make: Any, store: ArtifactStore) -> None:
+    first = make()
+    fill(first)
+    store.remove("numbers", first.node("numbers").key)
+    cached = make(only={"total"}, upstream=True)
+    assert states(cached) == {"total": ("cached", "made and verified")}
+    store.remove("total", first.node("total").key)
+    # total reads the numbers itself; scale:a and scale:b exist and would not need them.
+    assert [(n.id, n.state) for n in make(only={"total"}, upstream=True).nodes] == [
+        ("numbers", "to run"),
+        ("scale:a", "cached"),
+        ("scale:b", "cached"),
+        ("total", "to run"),
+    ]
+    store.remove("scaled", first.node("scale:a").key)
+    assert [n.id for n in make(only={"scale:b"}, upstream=True).nodes] == ["scale:b"]
+    assert [n.id for n in make(only={"scale:a"}, upstream=True).nodes] == ["numbers", "scale:a"]

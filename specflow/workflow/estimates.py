@@ -1,0 +1,52 @@
+"""Sizes that follow from several sections of the configuration together, before anything has run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from specflow.config.capture import CaptureParams
+from specflow.config.regenerate import PromptSource
+from specflow.config.root import Config
+from specflow.config.target_facts import target_facts
+from specflow.stages.contract import Estimate, StageModule
+from specflow.workflow.graph import Node
+
+BYTES_PER_PROMPT_TOKEN = 3
+"""Of a line of a prompts file, JSON included; prose has 4 to 5 bytes a token."""
+TEMPLATE_TOKENS = 64
+"""Room for what the chat template adds to a prompt."""
+
+
+def stated_estimate(node: Node, module: StageModule, config: BaseModel) -> Estimate:
+    """The stage's own estimate; for ``capture``, which knows neither prompts nor target, with a size from both."""
+    stated = module.estimate(node.params)
+    if stated.bytes is None and isinstance(node.params, CaptureParams) and isinstance(config, Config):
+        return feature_estimate(node.params, config) or stated
+    return stated
+
+
+def feature_estimate(params: CaptureParams, config: Config) -> Estimate | None:
+    """Upper bound of the features' size; none where the target's hidden size or a prompts file cannot be read."""
+    hidden = target_facts(config.target.source).hidden_size
+    if hidden is None:
+        return None
+    answer = config.regenerate.max_new_tokens
+    try:
+        prompts = [n for source in (*config.regenerate.train, *config.regenerate.heldout) for n in _tokens(source)]
+    except OSError:
+        return None
+    tokens = sum(min(config.tokenize.max_length, prompt + answer) for prompt in prompts)
+    # Per token: bf16 features and last hidden state, a 4-byte id and the supervised mark.
+    size = tokens * (2 * hidden * (len(params.layer_ids) + 1) + 5)
+    return Estimate(bytes=size, note=f"at most about {tokens} tokens of {len(prompts)} documents")
+
+
+def _tokens(source: PromptSource) -> Iterable[int]:
+    """At most about how many tokens each prompt of a file has."""
+    with Path(source.path).open("rb") as file:
+        rows = (line for line in file if line.strip())
+        yield from (len(line) // BYTES_PER_PROMPT_TOKEN + TEMPLATE_TOKENS for line in islice(rows, source.limit))

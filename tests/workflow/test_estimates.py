@@ -1,0 +1,45 @@
+"""Sizes known before the first run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specflow.config.loading import load_config
+from specflow.config.overrides import parse_overrides
+from specflow.config.root import Config
+from specflow.stages.contract import Estimate
+from specflow.workflow.estimates import feature_estimate
+from tests.config.support import write
+
+
+def config(directory: Path, *settings: str) -> Config:
+    return load_config(write(directory), parse_overrides(settings)).config
+
+
+def test_size_of_the_features_from_prompts_target_and_layers(tmp_path: Path) -> None:
+    asked = config(tmp_path)
+    for name, lines in (("train", [60, 300, 0]), ("held", [90])):
+        (tmp_path / f"{name}.jsonl").write_text("".join("x" * max(n - 1, 0) + "\n" for n in lines))
+    # A third of the bytes, 64 for the template, 8 of answer; hidden 64, two layers and the last in bf16, 5 beside.
+    tokens = (20 + 72) + (100 + 72) + (30 + 72)
+    assert feature_estimate(asked.capture, asked) == Estimate(
+        bytes=tokens * (2 * 64 * 3 + 5), note=f"at most about {tokens} tokens of 3 documents"
+    )
+    cut = asked.model_copy(update={"tokenize": asked.tokenize.model_copy(update={"max_length": 100})})
+    estimate = feature_estimate(cut.capture, cut)
+    assert estimate is not None
+    assert estimate.bytes == (92 + 100 + 100) * 389
+
+
+def test_only_the_rows_asked_for_count(tmp_path: Path) -> None:
+    asked = config(tmp_path, "regenerate.train.0.limit=1")
+    (tmp_path / "train.jsonl").write_text(("x" * 59 + "\n") * 50)
+    (tmp_path / "held.jsonl").write_text("x" * 59 + "\n")
+    estimate = feature_estimate(asked.capture, asked)
+    assert estimate is not None
+    assert estimate.bytes == 2 * 92 * 389
+
+
+def test_unknown_where_the_target_is_not_here(tmp_path: Path) -> None:
+    asked = config(tmp_path, "target.source=somebody/model")
+    assert feature_estimate(asked.capture, asked) is None
