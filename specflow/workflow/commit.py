@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from specflow.stages.contract import Artifact, StageError
 from specflow.workflow.keys import hash_file, non_finite
 from specflow.workflow.record import RECORD_NAME, ArtifactRecord, FileRecord, describe_environment
 from specflow.workflow.store import ArtifactStore
+
+DIGESTS_NAME = "inputs.json"
+"""Beside output and scratch: the content of the inputs that the scratch was made from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,28 +41,37 @@ class Attempt:
         self._store = store
         self._recipe = recipe
         self._started = datetime.now(UTC)
+        self._digests: dict[str, str] = {}
         self.path = store.attempt_path(recipe.kind, recipe.key)
         self.output = self.path / "output"
         self.scratch = self.path / "scratch"
 
-    def prepare(self) -> None:
-        """Fresh ``output``, kept ``scratch``. Needs the key's lock."""
+    def prepare(self, input_digests: Mapping[str, str] | None = None) -> None:
+        """Fresh ``output``; ``scratch`` kept, unless it was made from inputs of other content. Needs the key's lock.
+
+        ``input_digests``: ``content_digest`` of each input, by ``kind/key``.
+        """
+        self._digests = dict(input_digests or {})
         if self.output.exists():
             shutil.rmtree(self.output)
+        known = self.path / DIGESTS_NAME
+        if self.scratch.exists() and known.exists() and json.loads(known.read_text()) != self._digests:
+            shutil.rmtree(self.scratch)
         self.output.mkdir(parents=True)
+        # After the scratch is gone and before a stage writes to it, so that the two agree at any kill.
+        partial = known.with_suffix(".partial")
+        partial.write_text(json.dumps(self._digests))
+        partial.replace(known)
         self.scratch.mkdir(exist_ok=True)
 
-    def commit(self, metrics: Mapping[str, Any], *, input_digests: Mapping[str, str] | None = None) -> Artifact:
-        """Checksum, flush to disk, rename. Raises ``StageError`` for a payload that cannot be recorded.
-
-        ``input_digests``: ``content_digest`` of each input as it was read, by ``kind/key``.
-        """
+    def commit(self, metrics: Mapping[str, Any]) -> Artifact:
+        """Checksum, flush to disk, rename. Raises ``StageError`` for a payload that cannot be recorded."""
         bad = non_finite(metrics)
         if bad:
             raise StageError(f"metric {bad!r} of stage {self._recipe.stage!r} is not a finite number")
         record = ArtifactRecord(
             **{name: getattr(self._recipe, name) for name in Recipe.__dataclass_fields__},
-            input_digests=dict(input_digests or {}),
+            input_digests=self._digests,
             metrics=dict(metrics),
             files=self._files(),
             environment=describe_environment(),

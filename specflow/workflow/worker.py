@@ -131,12 +131,12 @@ def perform(work: Work, sender: Sender) -> None:
             event = "damaged" if damage else "outdated"
             sender.send(event, problems=problems, path=str(store.quarantine(recipe.kind, recipe.key)))
         attempt = Attempt(store, recipe)
-        attempt.prepare()
         # Before the stage reads them: were an input replaced meanwhile, the artifact would rather count as outdated.
         records = (store.record(kind, key) for kind, key in work.inputs)
         digests = {f"{record.kind}/{record.key}": record.content_digest for record in records if record}
+        attempt.prepare(digests)
         metrics = _run(work, store, WorkerContext(attempt, item=recipe.item, sender=sender))
-        attempt.commit(metrics, input_digests=digests)
+        attempt.commit(metrics)
         sender.send("made")
 
 

@@ -28,10 +28,10 @@ def fill(planned: Plan) -> None:
     """Commit an artifact for every node that has none."""
     for node in planned.to_run:
         attempt = Attempt(planned.store, node.recipe)
-        attempt.prepare()
-        (attempt.output / "0").write_text(node.id)
         records = [planned.store.record(kind, key) for kind, key in node.inputs]
-        attempt.commit({}, input_digests={f"{r.kind}/{r.key}": r.content_digest for r in records if r})
+        attempt.prepare({f"{r.kind}/{r.key}": r.content_digest for r in records if r})
+        (attempt.output / "0").write_text(node.id)
+        attempt.commit({})
 
 
 def states(planned: Plan) -> dict[str, tuple[str, str]]:

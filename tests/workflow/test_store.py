@@ -63,6 +63,30 @@ def test_output_of_a_killed_attempt_is_dropped_and_its_scratch_kept(store: Artif
     assert (again.scratch / "piece").read_text() == "whole"
 
 
+def test_scratch_made_from_inputs_of_other_content_is_dropped(store: ArtifactStore) -> None:
+    def piece_after(digests: dict[str, str]) -> bool:
+        again = Attempt(store, recipe("ab", tokens=["t"]))
+        again.prepare(digests)
+        kept = (again.scratch / "piece").exists()
+        (again.scratch / "piece").write_text("whole")
+        return kept
+
+    assert [piece_after({"tokens/t": digest}) for digest in ("1", "1", "2", "2", "1")] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    last = Attempt(store, recipe("ab", tokens=["t"]))
+    last.prepare({"tokens/t": "1"})
+    (last.output / "a").write_text("a")
+    last.commit({})
+    record = store.record("numbers", "ab")
+    assert record is not None
+    assert record.input_digests == {"tokens/t": "1"}
+
+
 def _flip(path: Path) -> None:
     data = bytearray((path / "a.bin").read_bytes())
     data[100] ^= 1
