@@ -66,7 +66,7 @@ def _parsed(line: bytes, *, where: str) -> Any:
 def read_prompts(path: Path, *, split: str, kind: str, limit: int | None = None) -> Prompts:
     """Read and validate one file. Bad rows are quarantined; a file without one good row is an error.
 
-    A row's id is its ``id`` key, or ``split/kind/line``.
+    A row's id is its ``id`` key, or ``split/kind/file/line``.
     """
     result = Prompts()
     for number, value in read_json_lines(path, limit=limit):
@@ -77,7 +77,7 @@ def read_prompts(path: Path, *, split: str, kind: str, limit: int | None = None)
             bad = Quarantined(source=str(path), row=number, reason=reason, detail=detail, id=row_id)
             result.quarantined.append(bad)
             continue
-        row_id = str(value.get("id", f"{split}/{kind}/{number:05d}"))
+        row_id = str(value.get("id", f"{split}/{kind}/{path.stem}/{number:05d}"))
         messages = clean(value["messages"])
         result.rows.append(Prompt(id=row_id, split=split, kind=kind, messages=messages, source=str(path), row=number))
     if not result.rows:
@@ -110,7 +110,7 @@ def merge(parts: list[Prompts]) -> Prompts:
             bad.append(_quarantined(row, "also_heldout", "the same messages are in the held-out set"))
         elif row.id in seen:
             first = seen[row.id]
-            bad.append(_quarantined(row, "repeated_id", f"first used at {first.source}:{first.row}"))
+            bad.append(_quarantined(row, "repeated_id", f"first used at {Path(first.source).name}:{first.row}"))
         else:
             seen[row.id] = row
             merged.rows.append(row)

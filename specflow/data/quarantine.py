@@ -32,7 +32,9 @@ def reasons(rows: Sequence[Quarantined]) -> dict[str, int]:
 
 
 def write_quarantine(path: Path, rows: Sequence[Quarantined]) -> None:
-    lines = (json.dumps(asdict(row), ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
+    """One JSON line each. Sources are written without their folder: an artifact says nothing about a machine."""
+    values = ({**asdict(row), "source": Path(row.source).name} for row in rows)
+    lines = (json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n" for value in values)
     path.write_text("".join(lines), encoding="utf-8")
 
 

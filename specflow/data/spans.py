@@ -80,7 +80,8 @@ def _turn(renderer: Renderer, messages: Sequence[Message], end_ids: Collection[i
     others = [renderer.ids([*prefix, {"role": "assistant", "content": c}]) for c in _stand_ins(messages[-1]["content"])]
     asked = common_prefix(through, header)
     start = max(asked, *(common_prefix(through, other) for other in others))
-    if messages[-1]["content"].startswith(renderer.text(through[asked:start]).strip()):
+    inserted = renderer.text(through[asked:start]).strip()
+    if inserted and messages[-1]["content"].startswith(inserted):
         start = asked  # The content itself opens with it (a think tag the target wrote), so it is no insertion.
     tail = max(common_prefix(through[::-1], other[::-1]) for other in others)
     content_end = max(len(through) - tail, start)

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from specflow.data.documents import TokenDocument
+from specflow.features.agreement import LEAST_AGREEMENT, agreement
 from specflow.features.capture import Captured
 from specflow.targets.target import Target
 
 TOLERANCE = {"bf16": 0.15}
 DEFAULT_TOLERANCE = 0.02
 """Largest relative difference of a row, in norm. Rounding to bfloat16 alone gives 0.002."""
-NEAR_TIE = 0.05
-"""Of the distance from the mean logit to the largest: a choice this close may turn by rounding."""
 
 
 class ProbeFailure(Exception):
@@ -75,7 +74,7 @@ def probe_document(target: Target, layer_ids: tuple[int, ...], document: TokenDo
     )
 
 
-def judge_alignment(probes: Sequence[Probe], *, least: float = 0.99) -> None:
+def judge_alignment(probes: Sequence[Probe], *, least: float = LEAST_AGREEMENT) -> None:
     """Raise :class:`ProbeFailure` if the head does not choose the target's own tokens often enough."""
     rows = sum(p.rows for p in probes)
     good = sum(p.chosen + p.near_ties for p in probes)
@@ -110,10 +109,5 @@ def _alignment(target: Target, document: TokenDocument, last_hidden_TH: Tensor) 
     rows = [t for t in range(len(document.ids) - 1) if document.supervised[t + 1]] if document.greedy else []
     if not rows:
         return 0, 0, 0
-    logits_NV = target.head(last_hidden_TH[rows].to(target.head_weight.dtype)).float()
-    next_N = torch.tensor([document.ids[t + 1] for t in rows])
-    best_N, choice_N = logits_NV.max(dim=-1)
-    gap_N = best_N - logits_NV.gather(1, next_N[:, None])[:, 0]
-    chosen_N = choice_N == next_N
-    close_N = ~chosen_N & (gap_N <= NEAR_TIE * (best_N - logits_NV.mean(dim=-1)))
-    return len(rows), int(chosen_N.sum()), int(close_N.sum())
+    logits_NV = target.head(last_hidden_TH[rows].to(target.head_weight.dtype))
+    return len(rows), *agreement(logits_NV, torch.tensor([document.ids[t + 1] for t in rows]))

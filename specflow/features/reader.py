@@ -111,6 +111,8 @@ def _open(place: Path) -> dict[str, np.ndarray[Any, Any]]:
 def _mapped(place: Path, name: str, array: Any) -> np.ndarray[Any, Any]:
     """The array's only chunk, mapped: uncompressed and whole, its file is the array in C order."""
     plain = [type(codec).__name__ for codec in array.metadata.codecs] == ["BytesCodec"]
+    if array.size == 0 and plain:
+        return np.empty(array.shape, dtype=array.dtype)
     if not plain or array.chunks != array.shape:
         raise DamagedShard(f"{place}: array {name!r} is not one uncompressed chunk; capture the shard again")
     chunk = place / name / "c" / "/".join("0" for _ in array.shape)

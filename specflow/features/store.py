@@ -91,16 +91,22 @@ class FeatureWriter:
         group = zarr.open_group(store=path, mode="w", zarr_format=3)
         bits = {"dtype": "bfloat16"}
         _put(group, "offsets", offsets)
+        layers, hidden = len(self._contract.layer_ids), self._contract.hidden_size
+        features = [d.features_TKH.view(torch.uint16) for d in documents]
+        last = [d.last_hidden_TH.view(torch.uint16) for d in documents]
         _put(group, "token_ids", _joined([d.token_ids_T for d in documents], np.int32))
         _put(group, "supervised", _joined([d.supervised_T for d in documents], np.bool_))
-        _put(group, "features", _joined([d.features_TKH.view(torch.uint16) for d in documents], np.uint16), bits)
-        _put(group, "last_hidden", _joined([d.last_hidden_TH.view(torch.uint16) for d in documents], np.uint16), bits)
+        _put(group, "features", _joined(features, np.uint16, layers, hidden), bits)
+        _put(group, "last_hidden", _joined(last, np.uint16, hidden), bits)
         rows = [{"index": d.index, "split": d.split, "kind": d.kind, "id": d.id} for d in documents]
         for name, value in {DOCUMENTS: rows, **extra}.items():
             (path / name).write_text(json.dumps(value, indent=0), encoding="utf-8")
 
 
-def _joined(tensors: Sequence[torch.Tensor], dtype: Any) -> np.ndarray[Any, Any]:
+def _joined(tensors: Sequence[torch.Tensor], dtype: Any, *row: int) -> np.ndarray[Any, Any]:
+    """All rows, each of shape ``row``; a shard may have none, where no document of it was finite."""
+    if not tensors:
+        return np.empty((0, *row), dtype=dtype)
     return np.concatenate([t.cpu().numpy() for t in tensors]).astype(dtype, copy=False)
 
 
@@ -109,7 +115,7 @@ def _put(group: zarr.Group, name: str, values: np.ndarray[Any, Any], attributes:
         name,
         shape=values.shape,
         dtype=values.dtype,
-        chunks=values.shape,
+        chunks=tuple(max(1, n) for n in values.shape),
         compressors=None,
         filters=None,
         attributes=attributes or {},

@@ -150,10 +150,11 @@ def _quarantined(data: Sequence[Made]) -> Counter[str]:
         path = made.path / "quarantine.jsonl"
         if not path.exists():
             continue
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.strip():
-                row = json.loads(line)
-                found[f"{made.kind}: {row.get('reason') or row.get('code') or 'unknown'}"] += 1
+        with path.open(encoding="utf-8", newline="\n") as file:  # texts may hold other line separators
+            for line in file:
+                if line.strip():
+                    row = json.loads(line)
+                    found[f"{made.kind}: {row.get('reason') or row.get('code') or 'unknown'}"] += 1
     return found
 
 

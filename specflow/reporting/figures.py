@@ -155,7 +155,8 @@ def _per_token(groups: Mapping[str, Any], prefix: str) -> PageFigure:
 
 def _loss(drafter: DrafterResult, prefix: str) -> PageFigure:
     series = drafter.curves.loss
-    raw = {"name": "each step", "y": series.values, "line": {"color": PLAIN, "width": 1}, "opacity": 0.5}
+    name = "mean of the steps since the last point"
+    raw = {"name": name, "y": series.values, "line": {"color": PLAIN, "width": 1}, "opacity": 0.5}
     mean = {"name": "moving mean", "y": smooth(series.values), "line": {"color": DRAFTER, "width": 2.5}}
     data = [{"type": "scatter", "mode": "lines", "x": list(series.steps), **line} for line in (raw, mean)]
     return _figure(
@@ -177,7 +178,7 @@ def _heldout(drafter: DrafterResult, prefix: str) -> PageFigure:
     ]  # fmt: skip
     return _figure(
         f"{prefix}heldout", "Held-out tau during training",
-        "A free walk with the engine's own proposer on prompts that are never trained on.",
+        "The network in training walks over stored greedy answers to prompts that are never trained on.",
         data, {"xaxis": {"title": {"text": "optimiser step"}}, "yaxis": {"title": {"text": "tokens per round"}}},
     )  # fmt: skip
 

@@ -51,6 +51,8 @@ class Draft:
     target: Mapping[str, Any]
     """The target's Hugging Face config."""
     dtype: str
+    token_ids: Mapping[str, int] | None = None
+    """Ids of the target's tokens by name; none: not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,7 @@ def read_draft(
     manifest: Mapping[str, Any],
     target: Mapping[str, Any],
     dtype: str,
+    token_ids: Mapping[str, int] | None = None,
 ) -> Draft:
     """Read ``config.json`` and ``model.safetensors`` of an export."""
     from safetensors.torch import load_file
@@ -101,6 +104,7 @@ def read_draft(
         manifest=manifest,
         target=target,
         dtype=dtype,
+        token_ids=token_ids,
     )
 
 
@@ -215,6 +219,17 @@ def _mask_token(draft: Draft) -> Iterator[Finding]:
         yield Finding(
             check="mask-token", where=where, found=repr(found), expected=f"{draft.manifest['mask_token_id']} (manifest)"
         )
+    name = draft.config["dflash_config"].get("mask_token")
+    if name != draft.manifest.get("mask_token"):
+        yield Finding(
+            check="mask-token", where="dflash_config.mask_token", found=repr(name),
+            expected=f"{draft.manifest.get('mask_token')!r} (manifest)",
+        )  # fmt: skip
+    if name is not None and draft.token_ids is not None and draft.token_ids.get(name) != found:
+        yield Finding(
+            check="mask-token", where="dflash_config.mask_token", found=f"{name!r} with id {found}",
+            expected=f"id {draft.token_ids.get(name)}, as in the target's tokenizer",
+        )  # fmt: skip
 
 
 def _positions(draft: Draft) -> Iterator[Finding]:
@@ -241,9 +256,13 @@ def _rope(draft: Draft) -> Iterator[Finding]:
             check="rope", where="rope_parameters.rope_type", found=repr(newer.get("rope_type")),
             expected=repr(trained["rope_type"]),
         )  # fmt: skip
-    scaling = draft.config.get("rope_scaling")
-    if (scaling is None) != (trained["rope_type"] == "default"):
-        yield Finding(check="rope", where="rope_scaling", found=repr(scaling), expected=f"type {trained['rope_type']}")
+    scaling, wanted = draft.config.get("rope_scaling"), {k: v for k, v in trained.items() if k != "rope_theta"}
+    older_form = None if trained["rope_type"] == "default" else wanted
+    if scaling != older_form:
+        yield Finding(check="rope", where="rope_scaling", found=repr(scaling), expected=repr(older_form))
+    rest = {k: v for k, v in newer.items() if k != "rope_theta"}
+    if {"rope_type": "default", **rest} != wanted and rest.get("rope_type", "default") == trained["rope_type"]:
+        yield Finding(check="rope", where="rope_parameters", found=repr(rest), expected=repr(wanted))
 
 
 def _dtype(draft: Draft) -> Iterator[Finding]:

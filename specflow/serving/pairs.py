@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from specflow.decoding.records import Generation, Round
 from specflow.reporting.measure import Pair
+from specflow.serving.lines import read_whole_lines
 from specflow.serving.requests import Request
 
 Decode = Callable[[Sequence[int]], Generation]
@@ -48,24 +50,16 @@ def measure_pairs(
 
 def read_pairs(path: Path) -> dict[str, Pair]:
     """Finished pairs by prompt id. A line torn by a kill is cut off the file."""
-    found: dict[str, Pair] = {}
-    whole = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            row = json.loads(line)
-            pair = Pair(
-                id=row["id"],
-                kind=row["kind"],
-                plain=[_generation(g) for g in row["plain"]],
-                speculative=[_generation(g) for g in row["speculative"]],
-            )
-        except (ValueError, KeyError, TypeError):
-            break
-        found[pair.id] = pair
-        whole.append(line)
-    if path.exists():
-        path.write_text("".join(line + "\n" for line in whole), encoding="utf-8")
-    return found
+    return {pair.id: pair for pair in read_whole_lines(path, _pair)}
+
+
+def _pair(row: Any) -> Pair:
+    return Pair(
+        id=row["id"],
+        kind=row["kind"],
+        plain=[_generation(g) for g in row["plain"]],
+        speculative=[_generation(g) for g in row["speculative"]],
+    )
 
 
 def _generation(row: dict[str, object]) -> Generation:

@@ -261,7 +261,8 @@ class _Capture:
             ignore=shutil.ignore_patterns("*.partial"),
         )
         self._require_all(len(self._documents) - len(bad))
-        tokens = sum(map(len, self._ids))
+        left_out = {index for note in notes for index, _ in note["not_finite"]}
+        tokens = sum(len(ids) for index, ids in enumerate(self._ids) if index not in left_out)
         padded, padding = computed_tokens(self._ids, self._plan)
         rows = sum(p.rows for p in probes)
         return {

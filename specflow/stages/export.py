@@ -50,7 +50,13 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     except (KeyError, ValueError) as error:
         raise StageError(f"drafter {drafter.key[:12]} cannot be exported for {params.engine}: {error}") from error
     loaded = read_draft(
-        draft, trained=trained, geometry=geometry, manifest=manifest, target=target_config, dtype=params.dtype
+        draft,
+        trained=trained,
+        geometry=geometry,
+        manifest=manifest,
+        target=target_config,
+        dtype=params.dtype,
+        token_ids=_token_ids(target.path),
     )
     report = lint(loaded, engine=params.engine)
     if report.findings:
@@ -70,6 +76,13 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     context.log(f"serve it with: {launch['command']}")
     size = (draft / "model.safetensors").stat().st_size
     return {"tensors": len(report.tensors), "bytes": size, "lint_checks": len(report.checks), "dtype": params.dtype}
+
+
+def _token_ids(path: Path) -> dict[str, int]:
+    from transformers import AutoTokenizer
+
+    found: dict[str, int] = AutoTokenizer.from_pretrained(path).get_vocab()
+    return found
 
 
 def _transformers_reads(draft: Path, config: Mapping[str, Any]) -> None:

@@ -66,7 +66,7 @@ def run(inputs: Inputs, params: TargetParams, context: Context) -> Metrics:
     try:
         source = parse_source(params.source)
         context.log(f"loading {params.source}")
-        model, tokenizer = _load(source, params, context)
+        model, tokenizer, commit = _load(source, params, context)
         check_supported(model.config, Path(params.source))
     except TargetError as problem:
         raise StageError(f"target.source: {problem}") from problem
@@ -76,7 +76,7 @@ def run(inputs: Inputs, params: TargetParams, context: Context) -> Metrics:
     context.log(f"writing {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters as {params.dtype}")
     model.save_pretrained(context.output, max_shard_size="1000GB")
     tokenizer.save_pretrained(context.output)
-    identity = fingerprint(context.output)
+    identity = fingerprint(context.output) | ({"source_commit": commit} if commit else {})
     (context.output / "fingerprint.json").write_text(json.dumps(identity, indent=1) + "\n", encoding="utf-8")
     config = model.config
     return {
@@ -90,8 +90,8 @@ def run(inputs: Inputs, params: TargetParams, context: Context) -> Metrics:
     }
 
 
-def _load(source: Source, params: TargetParams, context: Context) -> tuple[Any, Any]:
-    """Model on the CPU in ``params.dtype``, and tokenizer."""
+def _load(source: Source, params: TargetParams, context: Context) -> tuple[Any, Any, str | None]:
+    """Model on the CPU in ``params.dtype``, tokenizer, and the commit that a hub's revision stood for."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -101,8 +101,8 @@ def _load(source: Source, params: TargetParams, context: Context) -> tuple[Any, 
     dtype = getattr(torch, params.dtype)
     if source.kind == "gguf":
         assert source.path is not None
-        return load_gguf(source.path, dtype)
-    path = source.path
+        return *load_gguf(source.path, dtype), None
+    path, commit = source.path, None
     if source.kind == "random":
         path = make_tiny_target(context.scratch / "random", source.seed)
     elif source.kind == "hub":
@@ -110,8 +110,9 @@ def _load(source: Source, params: TargetParams, context: Context) -> tuple[Any, 
 
         patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
         path = Path(snapshot_download(source.hub_id, revision=params.revision, allow_patterns=patterns))
+        commit = path.name  # a snapshot's directory is named after its commit
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-    return model, AutoTokenizer.from_pretrained(path)
+    return model, AutoTokenizer.from_pretrained(path), commit
 
 
 def _check_chat(tokenizer: Any, source: str) -> None:

@@ -26,8 +26,6 @@ INPUTS = {"target": Arity.ONE, "features": Arity.ONE}
 
 SECONDS_PER_ROW = 1.8e-3
 """Of one block row in a step: a target of 135 M parameters, two draft layers, two cores without bf16 units."""
-LEAST_ALIGNMENT = 0.99
-"""Smallest share of greedy answer rows that the stored hidden states must predict."""
 
 
 def check(params: DFlashParams) -> Iterable[Problem]:
@@ -157,14 +155,15 @@ def _columns(layer_ids: tuple[int, ...], contract: FeatureContract) -> list[int]
 
 
 def _probe(reader: FeatureReader, frozen: FrozenEnds, context: Context) -> float:
+    from specflow.features.agreement import LEAST_AGREEMENT
     from specflow.training.probe import alignment
 
     agreeing, judged = alignment(reader, reader.indices("train"), frozen.head)
     share = agreeing / max(1, judged)
     context.log(f"stored hidden states predict {agreeing} of {judged} supervised tokens")
-    if share < LEAST_ALIGNMENT:
+    if share < LEAST_AGREEMENT:
         raise StageError(
-            f"expected the stored last_hidden to predict at least {LEAST_ALIGNMENT:.0%} of the next supervised tokens, "
+            f"expected the stored last_hidden to predict at least {LEAST_AGREEMENT:.0%} of the next supervised tokens, "
             f"found {share:.1%} of {judged}: the features are shifted, of another layer or before the final norm, or "
             "the answers are not this target's own greedy ones (regenerate.temperature must be 0)"
         )

@@ -93,5 +93,25 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, values
 
 
+def save_best(directory: Path, network: nn.Module, step: int) -> None:
+    """Write ``best-<step>`` beside those of earlier steps: the newest checkpoint may still name one of them."""
+    write_tensors(_best(directory, step), dict(network.named_parameters()), {"step": step})
+
+
+def keep_best(directory: Path, step: int) -> None:
+    """Remove all but ``best-<step>``; only once a checkpoint that names it is on disk."""
+    for path in directory.glob(f"best-*{_SUFFIX}"):
+        if path != _best(directory, step):
+            path.unlink()
+
+
+def load_best(directory: Path, step: int) -> dict[str, Tensor]:
+    return read_tensors(_best(directory, step))[0]
+
+
+def _best(directory: Path, step: int) -> Path:
+    return directory / f"best-{step:08d}{_SUFFIX}"
+
+
 def _checkpoints(directory: Path) -> Iterator[Path]:
     yield from sorted(directory.glob(f"step-*{_SUFFIX}"))

@@ -16,10 +16,11 @@ from specflow.config.drafter import TrainParams
 from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.training.checkpoint import (
     Progressed,
+    keep_best,
+    load_best,
     load_checkpoint,
-    read_tensors,
+    save_best,
     save_checkpoint,
-    write_tensors,
 )
 from specflow.training.curve import Curve
 from specflow.training.data import Documents, documents_of_step, source_of
@@ -31,7 +32,6 @@ from specflow.training.step import StepSums, accumulate_gradients
 SKIPS_IN_A_ROW = 10
 """Non-finite steps after each other that end the run."""
 CURVE = "metrics.jsonl"
-BEST = "best.safetensors"
 
 
 class Bar(Protocol):
@@ -170,6 +170,7 @@ class Trainer:
             self._evaluate(state, curve)
         if last or state.step % p.checkpoint_every == 0:
             save_checkpoint(self._scratch, self._network, self._optimizer, state)
+            keep_best(self._scratch, state.best_step)
 
     def _evaluate(self, state: Progressed, curve: Curve) -> Evaluation | None:
         """Walk the held-out documents; keep the weights if no earlier ones walked better."""
@@ -181,15 +182,14 @@ class Trainer:
         self._monitor.log(f"step {state.step}: held-out tau {found.walk.tau:.3f} ({kinds})")
         if found.walk.tau > state.best_tau:
             state.best_tau, state.best_step = found.walk.tau, state.step
-            write_tensors(self._scratch / BEST, dict(self._network.named_parameters()), {"step": state.step})
+            save_best(self._scratch, self._network, state.step)
         return found
 
     def _finish(self, state: Progressed, curve: Curve) -> Outcome:
         if state.best_step < 0:
             state.best_step = state.step
             return Outcome(state=state, curve=curve.path, best=None)
-        tensors, _ = read_tensors(self._scratch / BEST)
-        self._network.load_state_dict(tensors)
+        self._network.load_state_dict(load_best(self._scratch, state.best_step))
         return Outcome(state=state, curve=curve.path, best=curve.evaluation(state.best_step))
 
 

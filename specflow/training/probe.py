@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from specflow.features.agreement import agreement
 from specflow.training.data import FeatureSource
 
 ROWS = 512
@@ -18,8 +19,9 @@ def alignment(
 ) -> tuple[int, int]:
     """``(agreeing, judged)``: rows whose ``argmax head(last_hidden[t])`` is the supervised token at t + 1.
 
-    On answers that the target gave greedily this is close to all of them; features that are one row or one layer
-    off, or taken before the final norm, score near zero. Rows are spread over the documents.
+    A near tie agrees: bf16 storage may turn it. On answers that the target gave greedily nearly all rows agree;
+    features that are one row or one layer off, or taken before the final norm, score near zero. Rows are spread over
+    the documents.
     """
     per_document = max(1, -(-rows // max(1, len(positions))))
     stride = max(1, len(positions) * per_document // rows)
@@ -32,9 +34,8 @@ def alignment(
         wanted.append(document.token_ids_T[chosen + 1])
     if not hidden:
         return 0, 0
-    found = head(torch.cat(hidden)).argmax(dim=1)
     labels = torch.cat(wanted)
-    return int((found == labels).sum()), labels.numel()
+    return sum(agreement(head(torch.cat(hidden)), labels)), labels.numel()
 
 
 def spread_over_kinds(source: FeatureSource, positions: Sequence[int], count: int) -> list[int]:

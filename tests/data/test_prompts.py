@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specflow.data.prompts import merge, read_json_lines, read_prompts
-from specflow.data.quarantine import DataError, Quarantined, enforce_share, reasons
+from specflow.data.quarantine import DataError, Quarantined, enforce_share, reasons, write_quarantine
 
 GOOD = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -62,7 +62,7 @@ def test_bad_rows_are_set_aside_with_reason_and_line(tmp_path: Path, row: Any, r
 def test_good_rows_keep_order_ids_and_only_role_and_content(tmp_path: Path) -> None:
     rows = [{"id": "a", "messages": [S, {**U, "name": "n"}]}, {"messages": [U, A, message("user", "v")]}]
     found = read_prompts(write(tmp_path / "p.jsonl", *rows), split="heldout", kind="k")
-    assert [p.id for p in found.rows] == ["a", "heldout/k/00002"]
+    assert [p.id for p in found.rows] == ["a", "heldout/k/p/00002"]
     assert found.rows[0].messages == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     assert len(found.rows[1].messages) == 3
 
@@ -114,6 +114,21 @@ def test_held_out_prompts_never_train_and_ids_are_unique(tmp_path: Path) -> None
     assert [(p.split, p.id) for p in merged.rows] == [("train", "one-0"), ("heldout", "two-0")]
     assert [(q.reason, q.id) for q in merged.quarantined] == [("also_heldout", "two-1"), ("repeated_id", "one-0")]
     assert merged.total == 4
+
+
+def test_two_files_of_one_kind_and_split_do_not_collide(tmp_path: Path) -> None:
+    parts = [
+        read_prompts(
+            write(tmp_path / name, {"messages": [message("user", name)]}, ["bad"]), split="train", kind="k"
+        )
+        for name in ("one.jsonl", "two.jsonl")
+    ]  # fmt: skip
+    merged = merge(parts)
+    assert [p.id for p in merged.rows] == ["train/k/one/00001", "train/k/two/00001"]
+    write_quarantine(tmp_path / "quarantine.jsonl", merged.quarantined)
+    made = [json.loads(line) for line in (tmp_path / "quarantine.jsonl").read_text().splitlines()]
+    assert [(q["source"], q["row"]) for q in made] == [("one.jsonl", 2), ("two.jsonl", 2)]
+    assert str(tmp_path) not in (tmp_path / "quarantine.jsonl").read_text()
 
 
 def test_share_of_bad_rows_is_limited() -> None:

@@ -88,6 +88,18 @@ def test_think_block_that_belongs_to_the_header_is_not_supervised() -> None:
     assert supervised_text(tok, row) == "answer<|im_end|>"
 
 
+def test_white_space_the_template_inserts_is_not_supervised() -> None:
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{% if m.role == 'assistant' %}{{ '\n\n' }}{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    tok = tokenizer(template)
+    (row,) = rows(tok, [user("q"), assistant("answer")])
+    assert supervised_text(tok, row) == "answer<|im_end|>"
+    assert tok.decode(row.ids[: row.prompt_length]).endswith("assistant\n\n\n")
+
+
 def test_template_that_ignores_the_generation_flag_does_not_supervise_its_header() -> None:
     tok = tokenizer(CHATML.split("{% if add_generation_prompt")[0])
     messages = [user("q"), assistant("answer")]

@@ -89,6 +89,18 @@ def test_other_model_types_start_at_random_and_say_why(tiny: Path, model: Any) -
     assert "the target has 4" in str(initialise_from_target(deep, TargetWeights(tiny), features, seed=0))
 
 
+def test_a_target_with_biases_starts_at_random(tiny: Path, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, features, _ = born(tiny, model, 1)
+    weights = TargetWeights(tiny)
+    has = weights.has
+    monkeypatch.setattr(TargetWeights, "has", lambda self, name: name.endswith("k_proj.bias") or has(name))
+    reason = initialise_from_target(net, weights, features, seed=3)
+    assert reason == "the target's layers have 'self_attn.k_proj.bias', draft layers have no biases"
+    again = DFlashNetwork(net.geometry)
+    initialise_random(again, seed=3)
+    assert torch.equal(net.fc.weight, again.fc.weight)
+
+
 def test_target_weights_read_single_tensors(tiny: Path, model: Any) -> None:
     weights = TargetWeights(tiny)
     assert torch.equal(weights.embedding(), model.model.embed_tokens.weight)

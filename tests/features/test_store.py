@@ -112,6 +112,17 @@ def test_all_zero_arrays_are_still_written(tmp_path: Path) -> None:
     assert FeatureReader(tmp_path).document(0).features_TKH.abs().sum() == 0
 
 
+def test_a_shard_without_documents_is_written_and_read(tmp_path: Path) -> None:
+    writer = FeatureWriter(tmp_path, CONTRACT)
+    writer.write(0, [])
+    writer.write(1, [make(1, 4)])
+    writer.finish(2)
+    assert writer.committed(0)
+    reader = FeatureReader(tmp_path)
+    assert (len(reader), reader.document(0).index) == (1, 1)
+    assert torch.equal(reader.document(0).features_TKH, make(1, 4).features_TKH)
+
+
 def test_writing_to_a_tensor_does_not_touch_the_store(tmp_path: Path) -> None:
     documents = write(tmp_path)
     FeatureReader(tmp_path).document(0).features_TKH.zero_()

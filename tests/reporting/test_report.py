@@ -152,7 +152,9 @@ def test_gather_joins_by_drafter_key_and_counts_the_data(tmp_path: Path) -> None
     for name in ("r1", "r2"):
         (tmp_path / name / "result.json").write_text(json.dumps({"made_by": name}))
     tokens = made("tokens", "t")
-    (tokens.path / "quarantine.jsonl").write_text('{"reason": "empty"}\n{"reason": "empty"}\n')
+    (tokens.path / "quarantine.jsonl").write_text(
+        '{"detail": "a\u2028b", "reason": "empty"}\n{"reason": "empty"}\n', encoding="utf-8"
+    )
     documents = [
         SimpleNamespace(split="train", kind="x", ids=[1] * 10, supervised=[True] * 5 + [False] * 5),
         SimpleNamespace(split="train", kind="x", ids=[1] * 4, supervised=[True] * 4),

@@ -179,6 +179,28 @@ def test_scaled_rope_survives_the_layout(sound: Draft, tmp_path: Path) -> None:
     assert dflash.geometry_of(config)["rope_parameters"] == scaled
 
 
+@pytest.mark.parametrize("form", ["rope_scaling", "rope_parameters"])
+def test_another_factor_of_the_rope_is_found_in_either_form(sound: Draft, form: str) -> None:
+    scaled = {"rope_type": "yarn", "rope_theta": 9.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    geometry = {**sound.geometry, "rope_parameters": scaled}
+    config = dflash.layout_config(geometry, sound.manifest, sound.target, dtype="bfloat16")
+    config[form] = {**config[form], "factor": 8.0}
+    findings = lint(replace(sound, config=config, geometry=geometry), engine=ENGINE).findings
+    assert [(f.check, f.where) for f in findings] == [("rope", form)]
+    assert "'factor': 8.0" in findings[0].found
+    assert "'factor': 4.0" in findings[0].expected
+
+
+def test_the_mask_token_must_have_its_id_in_the_tokenizer(sound: Draft) -> None:
+    name = sound.manifest["mask_token"]
+    assert lint(replace(sound, token_ids={name: 7}), engine=ENGINE).findings == ()
+    for ids, said in (({name: 8}, "id 8, as in"), ({}, "id None, as in")):
+        findings = lint(replace(sound, token_ids=ids), engine=ENGINE).findings
+        assert [f.check for f in findings] == ["mask-token"]
+        assert said in findings[0].expected
+    assert "(manifest)" in str(lint(with_method(mask_token="<|other|>")(sound), engine=ENGINE).findings)
+
+
 def test_another_layer_convention_is_refused(sound: Draft) -> None:
     manifest = {**sound.manifest, "layer_convention": "input_of_layer"}
     with pytest.raises(ValueError, match="'input_of_layer'"):

@@ -142,6 +142,31 @@ def test_journal_continues_and_drops_a_torn_line(tmp_path: Path) -> None:
     assert Journal(path)[1] == [9]
 
 
+def test_reading_a_sound_journal_does_not_write_it(tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    Journal(path).add(0, [1])
+    before = path.stat()
+    assert Journal(path)[0] == [1]
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_a_kill_while_a_torn_line_is_cut_off_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "j.jsonl"
+    Journal(path).add(0, [1, 2])
+    with path.open("a") as file:
+        file.write('{"index"')
+
+    def killed(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Journal(path)
+    assert Journal(path)[0] == [1, 2]
+    assert path.read_text() == '{"index":0,"tokens":[1,2]}\n'
+
+
 def generation(prompt: Sequence[int], rounds: int = 0) -> Generation:
     return Generation(
         prompt_length=len(prompt),

@@ -113,7 +113,7 @@ def test_rows_are_in_input_order_and_decoded_sorted(
     metrics = run(root, context, params(tmp_path))
     made = rows(context)
     assert [r["messages"][0]["content"] for r in made] == [*TEXTS, "held"]
-    assert [r["id"] for r in made[:2]] == ["train/k/00001", "train/k/00002"]
+    assert [r["id"] for r in made[:2]] == ["train/k/train/00001", "train/k/train/00002"]
     assert [r["split"] for r in made] == ["train"] * 5 + ["heldout"]
     assert decoder.prompts == sorted(decoder.prompts)
     assert sorted(r["prompt_ids"] for r in made) == decoder.prompts

@@ -126,6 +126,15 @@ def test_alignment_probe_counts_right_rows_and_sees_a_shift() -> None:
     agreeing, judged = alignment(source, [0, 1, 2, 3], frozen.head)
     assert judged == sum(int(s.supervised_T.sum()) for s in source.stored)
     assert agreeing >= 0.99 * judged
+
+    def tied(hidden: torch.Tensor) -> torch.Tensor:
+        """Another token is better everywhere, by 1 % of the distance to the mean."""
+        logits = frozen.head(hidden)
+        best, labels = logits.max(dim=1)
+        logits[torch.arange(len(labels)), (labels + 1) % VOCAB] = best + 0.01 * (best - logits.mean(dim=1))
+        return logits
+
+    assert alignment(source, [0, 1, 2, 3], tied)[0] >= 0.99 * judged
     for stored in source.stored:
         stored.last_hidden_TH = torch.roll(stored.last_hidden_TH, 1, dims=0)
     agreeing, judged = alignment(source, [0, 1, 2, 3], frozen.head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,3 +148,30 @@ def test_schedule() -> None:
     assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
     assert rates[3:] == pytest.approx([0.5 * (1 + math.cos(math.pi * i / 7)) for i in range(7)])
     assert learning_rate(0, steps=5, warmup=0.0, peak=2.0) == 2.0
+
+
+def test_best_weights_and_checkpoint_agree_after_a_kill_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluation after the newest checkpoint must not replace the weights that this checkpoint calls best."""
+    from specflow.training import loop
+    from specflow.training.checkpoint import load_best
+
+    taus = iter([1.0, 2.0, 3.0, 1.5, 1.5, 1.5, 1.5])
+
+    def evaluated(*args: Any) -> Any:
+        tau = next(taus)
+        walk = SimpleNamespace(tau=tau)
+        return SimpleNamespace(walk=walk, by_kind={}, to_dict=lambda: {"tau": tau, "by_kind": {}})
+
+    monkeypatch.setattr(loop, "evaluate", evaluated)
+    scratch = tmp_path / "killed"
+    with pytest.raises(Killed):  # Evaluations at 0, 4 and 8, a checkpoint at 5.
+        train(scratch, kill_after=9)
+    kept = load_best(scratch, 4)
+    assert load_best(scratch, 8).keys() == kept.keys()
+    outcome, weights, _ = train(scratch)  # From 5; nothing walks better than at 4.
+    assert (outcome.state.best_step, outcome.state.best_tau) == (4, 2.0)
+    assert outcome.best is not None
+    assert all(torch.equal(weights[name], value) for name, value in kept.items())
+    assert [p.name for p in scratch.glob("best-*")] == ["best-00000004.safetensors"]

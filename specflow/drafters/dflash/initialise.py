@@ -86,6 +86,9 @@ def _unsuitable(network: DFlashNetwork, target: TargetWeights) -> str | None:
     if g.num_layers > int(config["num_hidden_layers"]):
         return f"{g.num_layers} draft layers, but the target has {config['num_hidden_layers']}"
     last = int(config["num_hidden_layers"]) - 1
+    for name in ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias", "self_attn.o_proj.bias"):
+        if target.has(f"model.layers.{last}.{name}"):
+            return f"the target's layers have {name!r}, draft layers have no biases"
     for name, parameter in network.layers[-1].named_parameters():
         full = f"model.layers.{last}.{name}"
         if not target.has(full):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from specflow.serving.lines import read_whole_lines
 
 
 class Journal:
@@ -12,17 +15,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._tokens: dict[int, list[int]] = {}
-        whole = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-            try:
-                row = json.loads(line)
-                self._tokens[int(row["index"])] = [int(t) for t in row["tokens"]]
-            except (ValueError, KeyError, TypeError):
-                break
-            whole.append(line)
-        if path.exists():
-            path.write_text("".join(line + "\n" for line in whole), encoding="utf-8")
+        self._tokens: dict[int, list[int]] = dict(read_whole_lines(path, _row))
 
     def __contains__(self, index: object) -> bool:
         return index in self._tokens
@@ -37,3 +30,7 @@ class Journal:
         self._tokens[index] = list(tokens)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"index": index, "tokens": list(tokens)}, separators=(",", ":")) + "\n")
+
+
+def _row(row: Any) -> tuple[int, list[int]]:
+    return int(row["index"]), [int(t) for t in row["tokens"]]
