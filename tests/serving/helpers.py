@@ -22,6 +22,8 @@ from tests.stages.pipeline_helpers import FINGERPRINT, FakeContext, artifact, in
 
 LAYERS = (0, 2)
 BLOCK = 4
+MASK_ID = 299
+"""Of `<|unused|>` in the tiny target's tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def random_drafter(root: Path, target: Artifact, *, contract_hash: str = "h", se
     import json
 
     config = json.loads((target.path / "config.json").read_text())
-    geometry = geometry_like_target(config, num_layers=2, block_size=BLOCK, layer_ids=LAYERS, mask_token_id=7)
+    geometry = geometry_like_target(config, num_layers=2, block_size=BLOCK, layer_ids=LAYERS, mask_token_id=MASK_ID)
     torch.manual_seed(seed)
     network = DFlashNetwork(geometry)
     with torch.no_grad():
@@ -61,7 +63,7 @@ def random_drafter(root: Path, target: Artifact, *, contract_hash: str = "h", se
         num_proposals=BLOCK - 1,
         layer_ids=LAYERS,
         mask_token="<|unused|>",
-        mask_token_id=7,
+        mask_token_id=MASK_ID,
         feature_contract=contract_hash,
         target_fingerprint=FINGERPRINT,
     )

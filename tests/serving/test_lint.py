@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from specflow.serving.layouts import dflash
 from specflow.serving.lint import Draft, lint, read_draft
-from tests.serving.helpers import random_drafter
+from tests.serving.helpers import MASK_ID, random_drafter
 from tests.stages.pipeline_helpers import tiny_target
 
 ENGINE = "sglang-0.5.23"
@@ -193,7 +193,7 @@ def test_another_factor_of_the_rope_is_found_in_either_form(sound: Draft, form: 
 
 def test_the_mask_token_must_have_its_id_in_the_tokenizer(sound: Draft) -> None:
     name = sound.manifest["mask_token"]
-    assert lint(replace(sound, token_ids={name: 7}), engine=ENGINE).findings == ()
+    assert lint(replace(sound, token_ids={name: MASK_ID}), engine=ENGINE).findings == ()
     for ids, said in (({name: 8}, "id 8, as in"), ({}, "id None, as in")):
         findings = lint(replace(sound, token_ids=ids), engine=ENGINE).findings
         assert [f.check for f in findings] == ["mask-token"]

@@ -40,7 +40,7 @@ def test_payload(made: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     config = json.loads((context.output / "draft/config.json").read_text())
     assert config["architectures"] == ["DFlashDraftModel"]
     assert config["dflash_config"] == {
-        "mask_token": "<|unused|>", "mask_token_id": 7, "target_layer_ids": [0, 2], "num_target_layers": 4,
+        "mask_token": "<|unused|>", "mask_token_id": 299, "target_layer_ids": [0, 2], "num_target_layers": 4,
         "block_size": 4,
     }  # fmt: skip
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 10000.0
