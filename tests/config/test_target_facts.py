@@ -16,7 +16,8 @@ UNKNOWN = TargetFacts()
 
 
 def text(value: str) -> bytes:
-    return struct.pack("<Q", len(value)) + value.encode()
+    data = value.encode()
+    return struct.pack("<Q", len(data)) + data
 
 
 def gguf(pairs: list[tuple[str, int, bytes]]) -> bytes:
