@@ -136,7 +136,8 @@ def _measured(result: Mapping[str, Any]) -> dict[str, Any]:
     engine = result["engine"]
     return {
         "setting": f"Batch {result['concurrency']}, {result['sampling']['name']}, {engine['precision']} arithmetic, "
-        f"{engine['threads']} threads; plain and speculative decoding alternate prompt by prompt.",
+        f"{engine['threads']} threads; plain and speculative decoding alternate prompt by prompt."
+        f"{_differences(result)}",
         "speed": {
             "head": ["kind", "prompts", "plain tok/s", "drafter tok/s", "speed-up", "95 % interval", "median prompt",
                      "with prefill", "tau"],
@@ -236,3 +237,18 @@ def _lineage(row: Mapping[str, Any]) -> dict[str, str]:
         "inputs": inputs or text.NONE,
         "parameters": text.compact(row["parameters"]) if row["parameters"] else text.NONE,
     }
+
+
+def _differences(result: Mapping[str, Any]) -> str:
+    """Sentence on prompts whose two outputs differ; empty where the benchmark did not compare them."""
+    found = result.get("equality")
+    if not found:
+        return ""
+    if not found["differing"]:
+        return f" The outputs of all {found['prompts']} prompts are equal."
+    gaps = [row["gap"] for row in found["differences"] if row["gap"] is not None]
+    largest = f"; largest fp32 logit gap {max(gaps):.3g}" if gaps else ""
+    return (
+        f" The outputs of {found['differing']} of {found['prompts']} prompts differ, {found['near_ties']} of them "
+        f"at a near tie{largest}."
+    )

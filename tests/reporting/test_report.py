@@ -176,3 +176,16 @@ def test_numbers_as_people_read_them() -> None:
     assert text.number(float("nan")) == text.number(None) == "–"
     assert text.percent(0.256) == "26 %"
     assert text.compact({"a": {"b": 0.5}, "h": "ab" * 32, "l": [1, 2]}) == "a (b 0.5), h abababababab, l [1, 2]"
+
+
+def test_differing_outputs_are_told_with_their_gap() -> None:
+    from specflow.reporting.html import _differences
+
+    assert _differences({}) == ""
+    equal = {"prompts": 3, "differing": 0, "near_ties": 0, "differences": []}
+    assert _differences({"equality": equal}) == " The outputs of all 3 prompts are equal."
+    rows = [{"gap": 0.25}, {"gap": None}]
+    found = _differences({"equality": {"prompts": 3, "differing": 2, "near_ties": 1, "differences": rows}})
+    assert found == (
+        " The outputs of 2 of 3 prompts differ, 1 of them at a near tie; largest fp32 logit gap 0.25."
+    )  # fmt: skip
