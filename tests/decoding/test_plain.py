@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -20,7 +21,12 @@ LIMIT = 40
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    return Target.load(make_tiny_target(tmp_path_factory.mktemp("tiny"), 0), threads=1)
+    path = make_tiny_target(tmp_path_factory.mktemp("tiny"), 0)
+    config = path / "generation_config.json"
+    values = json.loads(config.read_text())
+    # A second end token that some answers contain, so that some stop and some reach the limit.
+    config.write_text(json.dumps({**values, "eos_token_id": [values["eos_token_id"], 222]}))
+    return Target.load(path, threads=1)
 
 
 @pytest.fixture(scope="module")
