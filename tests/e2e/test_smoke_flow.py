@@ -42,11 +42,11 @@ def _environment() -> dict[str, str]:
 
 
 def _processes_of(store: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if process.pid != os.getpid() and str(store) in " ".join(process.info["cmdline"] or ()):
-            found.append(process)
-    return found
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if process.pid != os.getpid() and str(store) in " ".join(process.info["cmdline"] or ())
+    ]
 
 
 def _made(store: Path) -> dict[str, float]:
