@@ -13,6 +13,7 @@ from specflow.targets.linear import PackingReport, can_pack, packed_product
 
 ROWS = (1, 6, 64)
 """Decoding, verification, prefill."""
+ATTEMPTS, PAUSE_SECONDS = 3, 2.0
 
 
 def best_seconds(run: Callable[[], object], *, repeats: int = 7) -> float:
@@ -26,25 +27,32 @@ def best_seconds(run: Callable[[], object], *, repeats: int = 7) -> float:
 
 
 def choose_threads() -> int:
-    """1 or all cores, whichever runs a small product quicker now.
+    """1 or all cores, whichever runs a product of prefill size quicker now.
 
     A second thread beside another busy process waits at every barrier and can be many times slower
-    than one thread, so the median counts, not the best.
+    than one thread, so the median counts, not the best. A neighbour that is only starting (the
+    workflow's own server, say) must not decide for a whole stage: a "no" is asked again after a pause.
     """
     cores = torch.get_num_threads() if torch.get_num_threads() > 1 else _cores()
     if cores == 1:
         return 1
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE_SECONDS)
+        one, all_cores = _median_seconds(1), _median_seconds(cores)
+        if all_cores < 0.9 * one:
+            return cores
+    return 1
+
+
+def _median_seconds(threads: int, *, samples: int = 15) -> float:
     before = torch.get_num_threads()
-    weight, x = torch.ones(2048, 1024), torch.ones(4, 1024)
-    medians: dict[int, float] = {}
+    weight, x = torch.ones(2048, 1024), torch.ones(ROWS[-1], 1024)
     try:
-        for threads in (1, cores):
-            torch.set_num_threads(threads)
-            samples = sorted(best_seconds(lambda: F.linear(x, weight), repeats=1) for _ in range(30))
-            medians[threads] = samples[len(samples) // 2]
+        torch.set_num_threads(threads)
+        return sorted(best_seconds(partial(F.linear, x, weight), repeats=1) for _ in range(samples))[samples // 2]
     finally:
         torch.set_num_threads(before)
-    return cores if medians[cores] < 0.9 * medians[1] else 1
 
 
 def _cores() -> int:
