@@ -147,6 +147,8 @@ def test_no_process_outlives_its_parent(
 
 
 PARENT = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it for its children
 import sys
 from pathlib import Path
 from specflow.config.document import parse_document

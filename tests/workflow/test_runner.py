@@ -174,6 +174,8 @@ def test_nothing_starts_when_something_is_wrong(flow: Flow, registry: Registry, 
 
 
 SCRIPT = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it for its children
 import sys
 from pathlib import Path
 from specflow.config.document import parse_document
