@@ -14,8 +14,10 @@ FP16_LARGEST = 65504.0
 
 
 def packed_linear_supported() -> bool:
-    """Whether this build of PyTorch has the fbgemm engine."""
-    return "fbgemm" in torch.backends.quantized.supported_engines
+    """Whether this build of PyTorch has fbgemm's fp16 kernels for this CPU."""
+    return "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
+        torch.ops.quantized, "linear_prepack_fp16"
+    )
 
 
 class PackedLinear:
@@ -36,5 +38,6 @@ class PackedLinear:
         self._packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
 
     def __call__(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self._packed)
+        kernel = torch.ops.quantized.linear_dynamic_fp16.default
+        out: Tensor = kernel(x, self._packed) if x.ndim > 1 else kernel(x[None], self._packed)[0]  # it wants rows
         return out

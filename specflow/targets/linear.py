@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from specflow_kernels.packed_linear import FP16_LARGEST, PackedLinear
 from torch import Tensor, nn
 
 from specflow.targets.base import TargetError
 
-FP16_MAX = 65504.0
 Product = Callable[[Tensor], Tensor]
 
 
@@ -34,13 +34,6 @@ class PackingReport:
     max_abs: float = 0.0
 
 
-def can_pack() -> bool:
-    """True if this torch has fbgemm's fp16 kernels for this CPU."""
-    return "fbgemm" in torch.backends.quantized.supported_engines and hasattr(
-        torch.ops.quantized, "linear_prepack_fp16"
-    )
-
-
 def dense_product(weight_OI: Tensor, bias_O: Tensor | None) -> Product:
     return lambda x: F.linear(x, weight_OI, bias_O)
 
@@ -49,10 +42,10 @@ def packed_product(weight_OI: Tensor, bias_O: Tensor | None, report: PackingRepo
     """``x -> x @ weight.T + bias`` with fp16-packed weights; raises ``TargetError`` outside fp16's range."""
     weight = weight_OI.detach().float().contiguous()
     max_abs = float(weight.abs().max())
-    if not max_abs <= FP16_MAX:
+    if not max_abs <= FP16_LARGEST:
         raise TargetError(
-            f"{name}: a weight of {max_abs:.4g} does not fit fp16 (at most {FP16_MAX:.0f}), which precision 'packed' "
-            "needs: use precision 'fp32' or 'bf16'"
+            f"{name}: a weight of {max_abs:.4g} does not fit fp16 (at most {FP16_LARGEST:.0f}), which precision "
+            "'packed' needs: use precision 'fp32' or 'bf16'"
         )
     error = (weight.half().float() - weight).abs_()
     report.layers += 1
@@ -60,14 +53,7 @@ def packed_product(weight_OI: Tensor, bias_O: Tensor | None, report: PackingRepo
     report.inexact += int(torch.count_nonzero(error))
     report.max_error = max(report.max_error, float(error.max()))
     report.max_abs = max(report.max_abs, max_abs)
-    packed = torch.ops.quantized.linear_prepack_fp16(weight, None if bias_O is None else bias_O.detach().float())
-    kernel = torch.ops.quantized.linear_dynamic_fp16.default
-
-    def product(x: Tensor) -> Tensor:
-        y: Tensor = kernel(x, packed) if x.ndim > 1 else kernel(x[None], packed)[0]  # the kernel wants rows
-        return y
-
-    return product
+    return PackedLinear(weight, bias_O)
 
 
 class InferenceLinear(nn.Module):

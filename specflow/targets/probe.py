@@ -8,8 +8,9 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
+from specflow_kernels.packed_linear import packed_linear_supported
 
-from specflow.targets.linear import PackingReport, can_pack, packed_product
+from specflow.targets.linear import PackingReport, packed_product
 
 ROWS = (1, 6, 64)
 """Decoding, verification, prefill."""
@@ -66,7 +67,7 @@ def choose_precision(hidden: int, intermediate: int) -> str:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(intermediate, hidden, generator=generator) * 0.02
     weight_bf16 = weight.bfloat16()
-    packed = packed_product(weight, None, PackingReport(), name="probe") if can_pack() else None
+    packed = packed_product(weight, None, PackingReport(), name="probe") if packed_linear_supported() else None
     cost: dict[str, float] = {"fp32": 1.0, "bf16": 1.0}
     for rows in ROWS:
         x = torch.randn(rows, hidden, generator=generator)

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from specflow_kernels.packed_linear import packed_linear_supported
 from torch import Tensor, nn
 
 from specflow.targets.attention import IMPLEMENTATION, register
 from specflow.targets.base import TargetError, TargetOutput
 from specflow.targets.cache import Cache
-from specflow.targets.linear import PackingReport, can_pack
+from specflow.targets.linear import PackingReport
 from specflow.targets.probe import choose_precision, choose_threads
 from specflow.targets.speed import Replacements, replace_linears, replace_norms
 from specflow.targets.support import check_supported
@@ -73,7 +74,7 @@ class Target:
             precision = choose_precision(
                 config.hidden_size, getattr(config, "intermediate_size", 4 * config.hidden_size)
             )
-        if precision == "packed" and not can_pack():
+        if precision == "packed" and not packed_linear_supported():
             raise TargetError("precision 'packed' needs torch with fbgemm on x86: use 'fp32' or 'bf16'")
         register()
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from specflow_kernels.packed_linear import packed_linear_supported
 from torch import nn
 from transformers import AutoModelForCausalLM
 
 from specflow.targets.base import TargetError
-from specflow.targets.linear import GroupedLinear, PackingReport, can_pack, group, packed_product
+from specflow.targets.linear import GroupedLinear, PackingReport, group, packed_product
 from specflow.targets.probe import choose_precision, choose_threads
 from specflow.targets.target import Target
 from specflow.targets.tiny import make_tiny_target
@@ -44,7 +45,7 @@ def test_tiny_target_is_reproducible_and_varied(tmp_path: Path, tiny: Path) -> N
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("packed", 2e-3), ("bf16", 5e-2)])
 @torch.no_grad()
 def test_precisions_against_eager_fp32(tiny: Path, precision: str, tolerance: float) -> None:
-    if precision == "packed" and not can_pack():
+    if precision == "packed" and not packed_linear_supported():
         pytest.skip("no fbgemm")
     expected = AutoModelForCausalLM.from_pretrained(tiny, attn_implementation="eager", dtype=torch.float32)(IDS).logits
     target = Target.load(tiny, precision=precision, threads=1)
@@ -55,7 +56,7 @@ def test_precisions_against_eager_fp32(tiny: Path, precision: str, tolerance: fl
     assert grouped == 4 * 5  # q, k, v and gate, up of four layers
 
 
-@pytest.mark.skipif(not can_pack(), reason="no fbgemm")
+@pytest.mark.skipif(not packed_linear_supported(), reason="no fbgemm")
 def test_packing_bf16_weights_is_exact_and_reported(tmp_path: Path, tiny: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.bfloat16)
     make_tiny_target(tmp_path, 0)
@@ -71,7 +72,7 @@ def test_packing_bf16_weights_is_exact_and_reported(tmp_path: Path, tiny: Path) 
     torch.testing.assert_close(logits(packed, IDS), logits(dense, IDS), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.skipif(not can_pack(), reason="no fbgemm")
+@pytest.mark.skipif(not packed_linear_supported(), reason="no fbgemm")
 def test_packing_counts_and_refuses() -> None:
     report = PackingReport()
     weight = torch.tensor([[1.0, 1.0 + 2**-12], [2.0**-30, -3.0]])
@@ -136,7 +137,7 @@ def test_unknown_precision(tiny: Path) -> None:
         Target.load(tiny, precision="int8")
 
 
-@pytest.mark.skipif(not can_pack(), reason="no fbgemm")
+@pytest.mark.skipif(not packed_linear_supported(), reason="no fbgemm")
 def test_packed_product_of_a_single_row_and_the_limit_of_exactness() -> None:
     # bf16 has 8 significant bits: from 2**-17 up the last of them is at least fp16's smallest step, 2**-24.
     weight = torch.tensor([[2.0**-17 * (1 + 127 / 128), 1.0, -3.0], [2.0**-18 * (1 + 127 / 128), 0.5, 2.0]])
