@@ -32,14 +32,14 @@ def _from_configuration(path: Path, info: ValidationInfo) -> Path:
     if base is None:
         return path
     resolved: Path = (base / path).resolve()
-    if not resolved.is_file():
-        what = "is a directory, not a file" if resolved.is_dir() else "no such file"
-        raise wrong(what, found=resolved, expected="a file that can be read", hint=f"relative paths start at {base}")
+    if not resolved.exists():
+        expected = "a file that can be read, or the directory of a dataset"
+        raise wrong("no such file", found=resolved, expected=expected, hint=f"relative paths start at {base}")
     return resolved
 
 
-InputFile = Annotated[Path, AfterValidator(_from_configuration)]
-"""A file that must exist. Relative to the configuration file when read from one; absolute afterwards."""
+InputPath = Annotated[Path, AfterValidator(_from_configuration)]
+"""A file or directory that must exist. Relative to the configuration file when read from one; absolute afterwards."""
 
 
 def increasing(values: tuple[int, ...] | None) -> tuple[int, ...] | None:

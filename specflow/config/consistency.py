@@ -33,14 +33,15 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
             config.regenerate.temperature,
             "0",
         )
-    train = {source.path: index for index, source in enumerate(config.regenerate.train)}
+    train = {source.rows_of: index for index, source in enumerate(config.regenerate.train)}
     for index, source in enumerate(config.regenerate.heldout):
-        if source.path in train:
+        if source.rows_of in train:
+            key = "path" if source.path is not None else "dataset"
             yield (
-                ("regenerate", "heldout", index, "path"),
+                ("regenerate", "heldout", index, key),
                 "held-out prompts are also trained on",
-                str(source.path),
-                f"a file other than regenerate.train.{train[source.path]}.path",
+                source.place,
+                f"another source than regenerate.train.{train[source.rows_of]}",
             )
 
 

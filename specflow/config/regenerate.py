@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from specflow.config.base import NOT_IN_KEY, InputFile, Section
+from specflow.config.base import NOT_IN_KEY, Section, wrong
+from specflow.config.inputs import InputParams, PromptSource, weights_problem
 
 Precision = Literal["auto", "fp32", "bf16", "packed"]
 """``packed``: weights stored in fp16, arithmetic in fp32 (fast on CPUs without bf16 units);
 ``auto``: the fastest on this machine by a short measurement."""
-
-
-class PromptSource(Section):
-    """A file of prompts of one kind."""
-
-    path: InputFile = Field(description="JSON lines in `messages` form; relative to the configuration file.")
-    kind: str = Field(min_length=1, description="Name of this kind of prompt in every report, for example `service`.")
-    limit: int | None = Field(default=None, ge=1, description="Use only the first rows of the file.")
 
 
 class RegenerateParams(Section):
@@ -26,6 +19,7 @@ class RegenerateParams(Section):
 
     train: tuple[PromptSource, ...] = Field(min_length=1, description="Prompts to train on.")
     heldout: tuple[PromptSource, ...] = Field(min_length=1, description="Prompts to measure on, never trained on.")
+    inputs: InputParams = Field(default=InputParams(), description="Which of their rows are used.")
     max_new_tokens: int = Field(default=128, ge=1, description="Longest answer in tokens.")
     temperature: float = Field(default=0.0, ge=0.0, description="0 is greedy.")
     seed: int = Field(default=0, description="Seed of sampling; each row has its own stream derived from it.")
@@ -37,3 +31,11 @@ class RegenerateParams(Section):
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
     )
+
+    @field_validator("train", "heldout")
+    @classmethod
+    def _weighted_together(cls, sources: tuple[PromptSource, ...]) -> tuple[PromptSource, ...]:
+        problem = weights_problem(sources)
+        if problem:
+            raise wrong("weights are relative to each other", found=problem, expected="a weight for every source")
+        return sources

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
+
+SELECTED = frozenset(
+    {"duplicate", "near_duplicate", "near_heldout", "too_few_characters", "too_many_characters"}
+)  # fmt: skip
+"""Reasons that the configuration asked for. Such rows are good ones; they do not count against ``max_skipped``."""
+
+SHOWN = 5
 
 
 class DataError(Exception):
@@ -26,27 +34,39 @@ class Quarantined:
     detail: str = ""
     id: str | None = None
 
+    def __str__(self) -> str:
+        return f"{self.source}:{self.row}: {self.reason}{f' ({self.detail})' if self.detail else ''}"
 
-def reasons(rows: Sequence[Quarantined]) -> dict[str, int]:
+
+def reasons(rows: Iterable[Quarantined]) -> dict[str, int]:
     return dict(sorted(Counter(row.reason for row in rows).items()))
 
 
-def write_quarantine(path: Path, rows: Sequence[Quarantined]) -> None:
+def write_quarantine(path: Path, rows: Iterable[Quarantined]) -> None:
     """One JSON line each. Sources are written without their folder: an artifact says nothing about a machine."""
-    values = ({**asdict(row), "source": Path(row.source).name} for row in rows)
-    lines = (json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n" for value in values)
-    path.write_text("".join(lines), encoding="utf-8")
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            value = {**asdict(row), "source": Path(row.source).name}
+            file.write(json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n")
 
 
-def enforce_share(rows: Sequence[Quarantined], *, total: int, largest_share: float) -> None:
-    """Raise :class:`DataError` with the reasons and first rows if too many of ``total`` were set aside."""
-    if total and len(rows) <= largest_share * total:
-        return
+def enforce_share(rows: Iterable[Quarantined], *, total: int, largest_share: float) -> None:
+    """Raise :class:`DataError` with the reasons and first rows if too many of ``total`` were set aside.
+
+    Rows that the configuration asked to leave out (``SELECTED``) do not count.
+    """
     if not total:
         raise DataError("expected at least one row, found none")
-    first = "; ".join(f"{r.source}:{r.row}: {r.reason}{f' ({r.detail})' if r.detail else ''}" for r in rows[:5])
+    defects = (row for row in rows if row.reason not in SELECTED)
+    first = list(islice(defects, SHOWN))
+    counts = Counter(row.reason for row in first)
+    counts.update(row.reason for row in defects)
+    bad = counts.total()
+    if bad <= largest_share * total:
+        return
+    most, count = min(counts.items(), key=lambda item: (-item[1], item[0]))
     raise DataError(
-        f"{len(rows)} of {total} rows ({len(rows) / total:.1%}) cannot be used, "
-        f"at most {largest_share:.1%} are allowed. "
-        f"By reason: {reasons(rows)}. First: {first}. Correct the rows or raise max_skipped"
+        f"{bad} of {total} rows ({bad / total:.1%}) cannot be used, at most {largest_share:.1%} are allowed. "
+        f"Most often {most} ({count} rows). By reason: {dict(sorted(counts.items()))}. "
+        f"First: {'; '.join(map(str, first))}. Correct the rows or raise max_skipped"
     )

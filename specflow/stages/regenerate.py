@@ -18,12 +18,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specflow.config.regenerate import PromptSource, RegenerateParams
+from specflow.config.regenerate import RegenerateParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
 
 if TYPE_CHECKING:
     from specflow.data.answers import Answer
-    from specflow.data.prompts import Prompt, Prompts
+    from specflow.data.prompts import Prompt
     from specflow.data.quarantine import Quarantined
     from specflow.decoding.records import Generation
     from specflow.targets.target import Target
@@ -35,59 +35,40 @@ THINK_TAG = re.compile(r"</?\s*think(?:ing)?\s*>", re.IGNORECASE)
 
 
 def check(params: RegenerateParams) -> Iterable[Problem]:
-    """Problems of every prompt file: missing, empty, unreadable line, too many bad rows, rows in both splits."""
-    from specflow.data.prompts import merge
-    from specflow.data.quarantine import DataError, enforce_share
+    """Problems that the first rows of every source show (see ``specflow.stages.prompts``)."""
+    from specflow.stages.prompts import check_sources
 
-    parts: list[Prompts] = []
-    problems: list[Problem] = []
-    for where, split, source in _sources(params):
-        try:
-            parts.append(_read(split, source))
-        except DataError as error:
-            problems.append(
-                Problem(
-                    where=f"{where}.path",
-                    found=str(error),
-                    expected='JSON lines like {"messages": [{"role": "user", "content": "..."}]}',
-                    hint="a path is relative to the configuration file",
-                )
-            )
-    if not problems:
-        merged = merge(parts)
-        try:
-            enforce_share(merged.quarantined, total=merged.total, largest_share=params.max_skipped)
-        except DataError as error:
-            problems.append(Problem(where="train", found=str(error), expected="usable prompts"))
-    return problems
+    return check_sources(params)
 
 
 def files(params: RegenerateParams) -> Iterable[Path]:
-    return [source.path for _, _, source in _sources(params)]
+    from specflow.data.inputs.readers import files_of
+
+    return [file for source in (*params.train, *params.heldout) for file in files_of(source)]
 
 
 def estimate(params: RegenerateParams) -> Estimate:
-    from specflow.data.quarantine import DataError
+    from specflow.stages.prompts import expected_rows
 
-    try:
-        rows = sum(len(_read(split, source).rows) for _, split, source in _sources(params))
-    except DataError:
-        return Estimate(note="unknown: a prompts file cannot be read")
+    rows, about = expected_rows(params)
+    if rows is None:
+        return Estimate(note="unknown: a source of prompts cannot be read")
     tokens = rows * params.max_new_tokens
-    return Estimate(bytes=rows * (2000 + 12 * params.max_new_tokens), note=f"{rows} prompts, at most {tokens} tokens")
+    note = f"{about}{rows} prompts, at most {tokens} tokens"
+    return Estimate(bytes=rows * (2000 + 12 * params.max_new_tokens), note=note)
 
 
 def run(inputs: Inputs, params: RegenerateParams, context: Context) -> Metrics:
-    from specflow.data.prompts import merge
     from specflow.data.quarantine import DataError, enforce_share, write_quarantine
     from specflow.data.rendering import Renderer
     from specflow.stages.machine import resolved
+    from specflow.stages.prompts import read_prompts
     from specflow.targets.target import Target
 
     path = inputs.one("target").path
     precision, threads = resolved(context.scratch, path, precision=params.precision, threads=params.threads)
     try:
-        prompts = merge([_read(split, source) for _, split, source in _sources(params)])
+        prompts, used = read_prompts(params, context)
         target = Target.load(path, precision=precision, threads=threads)
         renderer = Renderer(target.tokenizer)
         rendered = {p.id: renderer.ids(p.messages, answer=True) for p in prompts.rows}
@@ -102,19 +83,7 @@ def run(inputs: Inputs, params: RegenerateParams, context: Context) -> Metrics:
     with (context.output / "conversations.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     write_quarantine(context.output / "quarantine.jsonl", bad)
-    return _metrics(lines, bad, prompts.total, target) | timing
-
-
-def _sources(params: RegenerateParams) -> list[tuple[str, str, PromptSource]]:
-    """(where in the section, split, source) of every prompts file."""
-    train = [(f"train.{i}", "train", s) for i, s in enumerate(params.train)]
-    return train + [(f"heldout.{i}", "heldout", s) for i, s in enumerate(params.heldout)]
-
-
-def _read(split: str, source: PromptSource) -> Prompts:
-    from specflow.data.prompts import read_prompts
-
-    return read_prompts(source.path, split=split, kind=source.kind, limit=source.limit)
+    return _metrics(lines, bad, prompts.total, target) | timing | {"inputs": used}
 
 
 def _fitting(

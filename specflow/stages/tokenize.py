@@ -47,7 +47,7 @@ def run(inputs: Inputs, params: TokenizeParams, context: Context) -> Metrics:
 
 
 def _tokenized(inputs: Inputs, params: TokenizeParams, context: Context) -> Tokenized:
-    from specflow.data.prompts import read_json_lines
+    from specflow.data.json_lines import read_json_lines
     from specflow.data.rendering import Renderer
     from specflow.data.tokenizer import load_tokenizer
     from specflow.data.tokenizing import Tokenized, add_conversation

@@ -1,0 +1,51 @@
+"""Chunks in several processes. Results come in the order of the chunks, whatever finishes first."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from typing import Protocol
+
+from specflow.data.inputs.chunk import Report, Task, work
+
+AHEAD = 2
+"""Chunks per worker that are begun before their result is asked for."""
+
+
+class Results(Protocol):
+    def __call__(self, tasks: Sequence[Task]) -> Iterator[Report]: ...
+
+
+def worker_count(asked: int | None, *, chunks: int) -> int:
+    """As many as asked for, or one per core, but not more than there are chunks."""
+    return max(1, min(asked or len(os.sched_getaffinity(0)), chunks))
+
+
+@contextmanager
+def working(workers: int) -> Iterator[Results]:
+    """Results of tasks; one worker is this process. Closing a result's iterator leaves the later tasks undone."""
+    if workers == 1:
+        yield lambda tasks: (work(task) for task in tasks)
+        return
+    # A fresh interpreter: a fork would inherit the threads and locks of whatever this process has imported.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        yield lambda tasks: _ordered(pool, tasks, ahead=AHEAD * workers)
+
+
+def _ordered(pool: ProcessPoolExecutor, tasks: Sequence[Task], *, ahead: int) -> Iterator[Report]:
+    waiting: deque[Future[Report]] = deque()
+    remaining = iter(tasks)
+    try:
+        waiting.extend(pool.submit(work, task) for task in islice(remaining, ahead))
+        while waiting:
+            yield waiting.popleft().result()
+            waiting.extend(pool.submit(work, task) for task in islice(remaining, 1))
+    finally:
+        for future in waiting:
+            future.cancel()
