@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import orjson
 
 from specflow.data.quarantine import DataError
+
+LONG_NUMBER = re.compile(rb"[0-9]{19}")
+"""Such whole numbers may need more than 64 bits; orjson would round them."""
 
 
 def read_json_lines(path: Path, *, limit: int | None = None) -> Iterator[tuple[int, Any]]:
@@ -37,10 +41,11 @@ def read_json_lines(path: Path, *, limit: int | None = None) -> Iterator[tuple[i
 
 def parsed(line: bytes) -> Any:
     """The value of one line. Raises ``ValueError`` that says what was found instead of JSON."""
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        pass  # json takes more: large whole numbers, NaN, halves of a surrogate pair
+    if not LONG_NUMBER.search(line):
+        try:
+            return orjson.loads(line)
+        except orjson.JSONDecodeError:
+            pass  # json takes more: NaN, halves of a surrogate pair
     try:
         return json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -86,7 +86,7 @@ def groups(column: Callable[[], Iterator[tuple[int, Array]]], *, part_rows: int 
 
 def _chosen(start: int, keys: Array, part: int, parts: int) -> tuple[Array, Array]:
     """(places, keys) of the rows that belong to a part: equal keys are in the same one."""
-    keys = keys.reshape(len(keys), -1)
+    keys = keys[:, None] if keys.ndim == 1 else keys
     chosen = np.flatnonzero((keys[:, 0] % np.uint64(parts) == part) & (keys[:, 0] != 0))
     return chosen + start, keys[chosen]
 

@@ -40,7 +40,8 @@ def prepared(
     **params: Any,
 ) -> Prepared:
     params = {"workers": 1, **params}
-    return prepare(train, heldout, InputParams(**params), folder=folder / "inputs", chunk_bytes=chunk_bytes)
+    folder /= f"inputs-{len(list(folder.glob('inputs-*')))}"  # earlier results stay readable
+    return prepare(train, heldout, InputParams(**params), folder=folder, chunk_bytes=chunk_bytes)
 
 
 def texts(made: Prepared) -> list[str]:
