@@ -48,7 +48,7 @@ def prepare(
         SourceCounts(source=s.place.rpartition("/")[2], split=split, kind=s.kind, form=form)
         for s, split, form in zip(table.sources, table.splits, forms, strict=True)
     ]
-    workers = worker_count(params.workers, chunks=sum(len(made.chunks) for made in plans))
+    workers = worker_count(params.workers, chunks=max(len(made.chunks) for made in plans))
     with working(workers) as results:
         for number, (source, made) in enumerate(zip(table.sources, plans, strict=True)):
             tasks = [

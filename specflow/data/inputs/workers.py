@@ -22,8 +22,9 @@ class Results(Protocol):
 
 
 def worker_count(asked: int | None, *, chunks: int) -> int:
-    """As many as asked for, or one per core, but not more than there are chunks."""
-    return max(1, min(asked or len(os.sched_getaffinity(0)), chunks))
+    """As many as asked for, or one per core, but not more than the largest source has chunks."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return max(1, min(asked or cores, chunks))
 
 
 @contextmanager

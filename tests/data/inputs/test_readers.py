@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specflow.config.inputs import PromptSource
 from specflow.data.inputs.readers import BLANK, files_of, plan
 from specflow.data.inputs.readers.blank import Unreadable
 from specflow.data.inputs.readers.json_array import _values
@@ -172,7 +173,7 @@ def test_parquet(tmp_path: Path) -> None:
         prepared(tmp_path, [source(path)])
 
 
-def test_datasets_saved_and_in_directories(tmp_path: Path) -> None:
+def test_datasets_saved_and_in_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from datasets import Dataset, DatasetDict
 
     rows = [asked(f"q{i}") for i in range(5)]
@@ -191,6 +192,9 @@ def test_datasets_saved_and_in_directories(tmp_path: Path) -> None:
     assert [p.name for p in files_of(source(tmp_path / "files"))] == ["test.jsonl", "train.jsonl"]
     with pytest.raises(DataError, match=r"splits: datasets cannot read it: .*no split dev; there are train, test"):
         prepared(tmp_path, [source(tmp_path / "splits", split="dev")])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="this is a directory here; give it as `path`"):
+        prepared(tmp_path, [PromptSource(dataset="saved", kind="k")])
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="none: datasets cannot read it"):
         prepared(tmp_path, [source(tmp_path / "none")])

@@ -59,6 +59,11 @@ class StreamChunk:
 
 def chunks(source: PromptSource) -> Iterator[RangeChunk | StreamChunk]:
     """Raises :class:`DataError` with what ``datasets`` said."""
+    if source.dataset is not None and Path(source.dataset).exists():
+        # datasets would read it, and its content would not be part of any key.
+        raise DataError(
+            f"{source.dataset}: `dataset` names one of the hub, and this is a directory here; give it as `path`"
+        )
     try:
         if source.path is not None and any((source.path / name).is_file() for name in SAVED):
             count = len(_saved(source.path, source.split))
