@@ -76,12 +76,20 @@ def iterate_documents(path: Path) -> Iterator[TokenDocument]:
 def spans_of(supervised: list[bool]) -> list[list[int]]:
     """Half-open [start, end) runs of true values."""
     spans = []
-    end = 0
-    while True in supervised[end:]:
-        start = supervised.index(True, end)
-        end = supervised.index(False, start) if False in supervised[start:] else len(supervised)
+    start = _next(supervised, True, 0)
+    while start < len(supervised):
+        end = _next(supervised, False, start)
         spans.append([start, end])
+        start = _next(supervised, True, end)
     return spans
+
+
+def _next(values: list[bool], wanted: bool, start: int) -> int:
+    """Index of the first ``wanted`` value from ``start`` on; the length if there is none."""
+    try:
+        return values.index(wanted, start)
+    except ValueError:
+        return len(values)
 
 
 def _to_json(document: TokenDocument) -> dict[str, Any]:

@@ -16,7 +16,7 @@ has reasoning that the template renders, everything after the header is the targ
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specflow.data.agreement import common_prefix, common_suffix
@@ -63,25 +63,33 @@ def rows_of(
     arguments: Mapping[str, Any] | None = None,
     supervise_tool_calls: bool = True,
     last_turn_only: bool = False,
+    unfinished: bool = False,
 ) -> list[Row]:
     """Rows of a conversation that ends with an assistant turn.
 
     Turns share a row where the rendering up to the end of each is how the row begins. A template that
     rewrites history (drops think blocks, for example) gives a row for each turn that it rewrites.
-    Without ``supervise_tool_calls`` the calls of a turn, and its end, are not supervised.
+    Without ``supervise_tool_calls`` the calls of a turn, and its end, are not supervised. Where the last turn is
+    ``unfinished`` (it ended by length), its row ends with its content.
     Raises :class:`NotAsServed`, or jinja's ``TemplateError`` where the template refuses the messages.
     """
     chat = renderer.chat(messages, tools=tools, thinking=thinking, arguments=arguments)
     ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant"]
-    turns, whole, groups = Turns(chat), None, []
+    turns = Turns(chat)
+    whole: Encoded | None = None
+    groups: list[list[_Span]] = []
     for end in reversed(ends[-1:] if last_turn_only else ends):
-        span = _span(chat, turns.rendered(end, whole), end_ids, supervise_tool_calls)
+        span = _span(chat, turns.rendered(end, whole), end_ids, supervise_tool_calls, unfinished and end == ends[-1])
         if whole is not None and whole.ids[: span.end] == span.encoded.ids[: span.end]:
             groups[-1].append(span)
         else:
             whole = span.encoded
             groups.append([span])
-    return [_row(group[::-1], rewritten=len(groups) > 1) for group in reversed(groups)]
+    rows = [_row(group[::-1], rewritten=len(groups) > 1) for group in reversed(groups)]
+    if unfinished:
+        end = groups[0][0].end
+        rows[-1] = replace(rows[-1], ids=rows[-1].ids[:end], supervised=rows[-1].supervised[:end])
+    return rows
 
 
 def _row(spans: Sequence[_Span], *, rewritten: bool) -> Row:
@@ -99,7 +107,9 @@ def _row(spans: Sequence[_Span], *, rewritten: bool) -> Row:
     )
 
 
-def _span(chat: Chat, turn: RenderedTurn, end_ids: Collection[int], supervise_tool_calls: bool) -> _Span:
+def _span(
+    chat: Chat, turn: RenderedTurn, end_ids: Collection[int], supervise_tool_calls: bool, unfinished: bool
+) -> _Span:
     renderer, encoded, ids = chat.renderer, turn.encoded, turn.encoded.ids
     asked = _agreement(renderer, encoded, turn.header)
     others = [_tokens(renderer, encoded, turn.header, other) for other in turn.others]
@@ -116,6 +126,8 @@ def _span(chat: Chat, turn: RenderedTurn, end_ids: Collection[int], supervise_to
         return _Span(encoded, start, max(start, _before_calls(chat, turn)), True, dropped)
     tail = max(common_suffix(ids, other) for other, _ in others)
     content_end = max(len(ids) - tail, start)
+    if unfinished:
+        return _Span(encoded, start, content_end, True, dropped)
     stop = _stop(renderer, ids, content_end, end_ids)
     if stop is None:  # A call may end by a token of its own, which no other turn has.
         ended = content_end > start and (ids[content_end - 1] in end_ids or renderer.is_special(ids[content_end - 1]))

@@ -36,6 +36,8 @@ class Tally:
     thinking: Counter[str] = field(default_factory=Counter)
     groups: Counter[tuple[str, str]] = field(default_factory=Counter)
     quarantined: list[Quarantined] = field(default_factory=list)
+    thinking_switch: str | None = None
+    """The argument by which the template is told of the thinking mode."""
 
     def add(self, outcome: Outcome) -> None:
         self.rows += 1
@@ -58,6 +60,7 @@ class Tally:
         self.rows += other.rows
         self.documents += other.documents
         self.quarantined += other.quarantined
+        self.thinking_switch = other.thinking_switch
         for name in ("counts", "lengths", "shares", "thinking", "groups"):
             getattr(self, name).update(getattr(other, name))
 
@@ -73,6 +76,7 @@ class Tally:
             "supervised_share": supervised / tokens,
             "counts": {name: self.counts[name] for name in COUNTS},
             "thinking": dict(sorted(self.thinking.items())),
+            "thinking_switch": self.thinking_switch,
             "quarantined": len(self.quarantined),
             "quarantine_reasons": reasons(self.quarantined),
             "lengths": self._length_histogram(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from jinja2 import TemplateError
@@ -43,8 +44,9 @@ class ChatTemplate:
     ) -> str:
         """Text of messages that :func:`prepared` gave. Raises :class:`TemplateRefused`."""
         values = {**self._special, "strftime_now": DATE.strftime, **(arguments or {})}
+        render = self._compiled(bool(tools))
         try:
-            return self._compiled(bool(tools))(
+            return render(
                 messages=messages,
                 tools=list(tools) if tools else None,
                 documents=None,
@@ -72,15 +74,21 @@ class ChatTemplate:
         """A tokenizer may have a second template for conversations with tools."""
         if with_tools not in self._render:
             source = self._tokenizer.get_chat_template(tools=[{}] if with_tools else None)
-            self._render[with_tools] = _compile(source)
+            self._render[with_tools] = _compiled(source) or partial(self._slowly, source)
         return self._render[with_tools]
 
+    def _slowly(self, source: str, *, documents: None, strftime_now: Any, **values: Any) -> str:
+        """By the public function, which prepares all messages again, and knows today's date only."""
+        messages = values.pop("messages")
+        return str(self._tokenizer.apply_chat_template(messages, chat_template=source, tokenize=False, **values))
 
-def _compile(source: str) -> Callable[..., str]:
+
+def _compiled(source: str) -> Callable[..., str] | None:
+    """The template as transformers compiles it, if this version has the function under the name we know."""
     from transformers.utils import chat_template_utils
 
-    render: Callable[..., str] = chat_template_utils._compile_jinja_template(source).render
-    return render
+    compile_template = getattr(chat_template_utils, "_compile_jinja_template", None)
+    return compile_template(source).render if compile_template else None
 
 
 def arguments_of(thinking: bool | None, further: Mapping[str, Any] | None = None) -> dict[str, Any]:

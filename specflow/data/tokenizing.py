@@ -105,8 +105,10 @@ class RowTokenizer:
             self._end_ids,
             supervise_tool_calls=self._options.supervise_tool_calls,
             last_turn_only=self._options.last_turn_only,
+            unfinished=row.get("finish") == "length",
             **settings,
         )
+        notes += ["ended_by_length"] if row.get("finish") == "length" else []
         notes += ["history_rewritten"] if rows[0].rewritten else []
         notes += ["without_turn_end"] if any(r.without_turn_end for r in rows) else []
         notes += ["reasoning_dropped"] if any(r.reasoning_dropped for r in rows) else []

@@ -29,10 +29,11 @@ def chunk_tokenizer(target: Path, options: Options) -> Callable[[Chunk], Tokeniz
     The function raises :class:`DataError` for a line that is not JSON.
     """
     tokenizer, end_ids = load_tokenizer(target)
-    rows = RowTokenizer(Renderer(tokenizer), end_ids, options)
+    renderer = Renderer(tokenizer)
+    rows = RowTokenizer(renderer, end_ids, options)
 
     def tokenized(chunk: Chunk) -> Tokenized:
-        tally, lines = Tally(), []
+        tally, lines = Tally(thinking_switch=renderer.thinking_switch), []
         for number, line in enumerate(chunk.lines, start=chunk.first):
             if line.strip():
                 outcome = rows.outcome(_parsed(line, number), number)

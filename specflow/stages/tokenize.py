@@ -44,10 +44,8 @@ def run(inputs: Inputs, params: TokenizeParams, context: Context) -> Metrics:
     except DataError as error:
         raise StageError(f"tokenize: {error}") from error
     write_quarantine(context.output / "quarantine.jsonl", tally.quarantined)
-    if tally.counts["without_turn_end"]:
-        context.log(
-            f"{tally.counts['without_turn_end']} rows have a turn that no token ends: a drafter cannot learn it"
-        )
+    for note in _notes(tally):
+        context.log(note)
     return tally.metrics()
 
 
@@ -69,6 +67,17 @@ def _tokenized(inputs: Inputs, params: TokenizeParams, context: Context) -> Tall
             tally.merge(made.tally)
             progress.advance(made.tally.rows)
     return tally
+
+
+def _notes(tally: Tally) -> Iterable[str]:
+    """What is no error and should be known."""
+    if tally.counts["without_turn_end"]:
+        yield f"{tally.counts['without_turn_end']} rows have a turn without a token that ends it"
+    if tally.counts["reasoning_dropped"]:
+        yield f"{tally.counts['reasoning_dropped']} rows have thoughts that the chat template leaves out"
+    declared = tally.thinking["on"] + tally.thinking["off"]
+    if declared and tally.thinking_switch is None:
+        yield f"{declared} documents declare a thinking mode, and the chat template has no switch for it"
 
 
 def _workers(params: TokenizeParams, rows: Path) -> int:

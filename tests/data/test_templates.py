@@ -205,6 +205,14 @@ def json_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**m, "tool_calls": [call]} if "tool_calls" in m else m for m in messages]
 
 
+def test_another_version_of_transformers_renders_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("transformers.utils.chat_template_utils._compile_jinja_template")
+    for name in ("chatml", "qwen3", "mistral"):
+        slow = Renderer(tokenizer_of(name))
+        monkeypatch.setattr(slow._template, "_render", {})
+        assert slow.ids(THREE) == renderer(name).ids(THREE)
+
+
 def test_messages_that_a_template_does_not_take() -> None:
     with pytest.raises(TemplateRefused, match="must alternate"):
         rows_of(renderer("gemma"), [user("a"), user("b"), assistant("c")], end_ids("gemma"))

@@ -90,6 +90,15 @@ def test_answers_cut_by_length_are_kept_whole_and_flagged() -> None:
     assert result.counts["ended_by_length"] == 1
 
 
+def test_an_answer_without_ids_that_ended_by_length_has_no_turn_end() -> None:
+    (whole,) = tokenized(conversation("q", "a", "r", "the answer")).documents
+    result = tokenized(conversation("q", "a", "r", "the answer", finish="length"))
+    (cut,) = result.documents
+    assert TOK.decode(whole.ids[len(cut.ids) :]) == "<|im_end|>\n"
+    assert (cut.ids, cut.supervised) == (whole.ids[: len(cut.ids)], whole.supervised[: len(cut.ids)])
+    assert (cut.finish, result.counts["ended_by_length"]) == ("length", 1)
+
+
 def test_truncation_keeps_the_exact_mask() -> None:
     row = produced("q", "abcdefgh")
     start = len(row["prompt_ids"])
