@@ -87,7 +87,8 @@ class Renderer:
     def _special(self) -> frozenset[int]:
         added = getattr(self._tokenizer, "added_tokens_decoder", {})
         special = [i for i, token in added.items() if getattr(token, "special", True)]
-        return frozenset([*special, *getattr(self._tokenizer, "all_special_ids", [])])
+        unknown = getattr(self._tokenizer, "unk_token_id", None)
+        return frozenset([*special, *getattr(self._tokenizer, "all_special_ids", [])]) - {unknown}
 
     def _known_characters(self) -> str:
         """Stand-ins that have ids of their own: unknown characters would share one, also with unknown contents."""

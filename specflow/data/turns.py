@@ -18,6 +18,7 @@ from specflow.data.pieces import Encoded
 from specflow.data.quarantine import DataError
 from specflow.data.rendering import Chat
 
+THOUGHT_OPENINGS = ("<think>", "<thinking>", "[THINK]", "<seed:think>", "<|channel|>analysis<|message|>")
 LONGEST_OPENING = 256
 """Characters of a turn that a header may have written already."""
 Shape = tuple[Any, ...]
@@ -145,7 +146,7 @@ def inline(message: Mapping[str, Any], *, opened: str) -> str:
 
 
 def continuation(answer: str, header: str, shared: int) -> str | None:
-    """What is left to write of ``answer`` after ``header``; none if it does not follow.
+    """What is left to write of ``answer`` after ``header``; none if the header opened a thought that it does not have.
 
     From character ``shared`` on, the header is not what a finished turn begins with.
     """
@@ -153,4 +154,7 @@ def continuation(answer: str, header: str, shared: int) -> str | None:
     if not needed:
         return answer
     lengths = range(min(len(answer), len(header), LONGEST_OPENING), needed - 1, -1)
-    return next((answer[n:] for n in lengths if header.endswith(answer[:n])), None)
+    written = next((n for n in lengths if header.endswith(answer[:n])), 0)
+    if not written and header.rstrip().endswith(THOUGHT_OPENINGS):
+        return None
+    return answer[written:]

@@ -243,7 +243,7 @@ def test_the_mode_of_a_row_goes_before_the_mode_of_the_stage() -> None:
     tok = tokenizer_of("smollm3")
     rows = [conversation("q", "a"), conversation("q", "a", thinking=False), conversation("q", "a", thinking=True)]
     result = tokenized(*rows, tok=tok, thinking=True)
-    assert [("/think" in tok.decode(d.ids), d.thinking) for d in result.documents] == [
+    assert [("Mode: /think" in tok.decode(d.ids), d.thinking) for d in result.documents] == [
         (True, True),
         (False, False),
         (True, True),
@@ -316,7 +316,7 @@ def test_a_half_answer_is_kept_and_counted() -> None:
 
 
 def test_tallies_of_parts_add_up_to_that_of_the_whole() -> None:
-    rows = [conversation("q" * n, "a" * (n + 1)) for n in range(40)] + [conversation("q")]
+    rows = [conversation("q" * (n + 1), "a" * (n + 2)) for n in range(40)] + [conversation("q")]
     whole, merged = tokenized(*rows).tally, Tally()
     for start in range(0, len(rows), 7):
         merged.merge(tokenized(*rows[start : start + 7]).tally)
@@ -325,7 +325,7 @@ def test_tallies_of_parts_add_up_to_that_of_the_whole() -> None:
     assert sum(metrics["lengths"]["counts"]) == sum(metrics["supervised_shares"]["counts"]) == 40
     documents = tokenized(*rows).documents
     for low, high, count in zip(
-        metrics["lengths"]["edges"], metrics["lengths"]["edges"][1:], metrics["lengths"]["counts"], strict=True
+        metrics["lengths"]["edges"][:-1], metrics["lengths"]["edges"][1:], metrics["lengths"]["counts"], strict=True
     ):
         assert count == sum(low <= len(d.ids) < high for d in documents)
     for n, count in enumerate(metrics["supervised_shares"]["counts"]):
