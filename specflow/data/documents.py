@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,16 @@ class TokenDocument:
     greedy: bool = False
     """The supervised tokens are the target's own greedy choices."""
     truncated: bool = False
+    conversation: str = ""
+    """The row of ``conversations.jsonl`` that it comes from."""
+    offset: int = 0
+    """First token of this window in its document; a window starts again at position 0."""
+    thinking: bool | None = None
+    """The thinking mode it was rendered in; none: the template's default."""
+
+    @property
+    def supervised_share(self) -> float:
+        return sum(self.supervised) / len(self.ids)
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -42,24 +52,44 @@ class TokenDocument:
 def write_documents(path: Path, documents: Iterable[TokenDocument]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for document in documents:
-            file.write(json.dumps(_to_json(document), ensure_ascii=False, separators=(",", ":")) + "\n")
+            file.write(document_line(document))
+
+
+def document_line(document: TokenDocument) -> str:
+    """The document as a line of ``tokens.jsonl``, with its line end."""
+    return json.dumps(_to_json(document), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def read_documents(path: Path) -> list[TokenDocument]:
     """Documents of a tokens artifact; ``path`` is its directory or the file."""
+    return list(iterate_documents(path))
+
+
+def iterate_documents(path: Path) -> Iterator[TokenDocument]:
+    """The same, one at a time."""
     file = path / TOKENS_FILE if path.is_dir() else path
     with file.open(encoding="utf-8") as lines:
-        return [_from_json(json.loads(line)) for line in lines]
+        for line in lines:
+            yield _from_json(json.loads(line))
 
 
 def spans_of(supervised: list[bool]) -> list[list[int]]:
     """Half-open [start, end) runs of true values."""
-    edges = [i for i in range(len(supervised) + 1) if _at(supervised, i) != _at(supervised, i - 1)]
-    return [list(pair) for pair in zip(edges[::2], edges[1::2], strict=True)]
+    spans = []
+    start = _next(supervised, True, 0)
+    while start < len(supervised):
+        end = _next(supervised, False, start)
+        spans.append([start, end])
+        start = _next(supervised, True, end)
+    return spans
 
 
-def _at(values: list[bool], i: int) -> bool:
-    return 0 <= i < len(values) and values[i]
+def _next(values: list[bool], wanted: bool, start: int) -> int:
+    """Index of the first ``wanted`` value from ``start`` on; the length if there is none."""
+    try:
+        return values.index(wanted, start)
+    except ValueError:
+        return len(values)
 
 
 def _to_json(document: TokenDocument) -> dict[str, Any]:
@@ -70,6 +100,9 @@ def _to_json(document: TokenDocument) -> dict[str, Any]:
         "finish": document.finish,
         "greedy": document.greedy,
         "truncated": document.truncated,
+        "conversation": document.conversation,
+        "offset": document.offset,
+        "thinking": document.thinking,
         "prompt_length": document.prompt_length,
         "spans": spans_of(document.supervised),
         "ids": document.ids,

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from specflow.data.flat import flat_ids
+from specflow.data.frames import STAND_INS, Frame
+from specflow.data.pieces import Encoded, PieceEncoder
 from specflow.data.quarantine import DataError
+from specflow.data.template import ChatTemplate, Message, TemplateRefused, arguments_of, prepared
+
+__all__ = ["Chat", "Renderer", "flat_ids"]
+PROBES = (
+    [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}],
+    [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}],
+)
 
 
 class Renderer:
@@ -21,46 +33,99 @@ class Renderer:
                 "expected `chat_template` in tokenizer_config.json or a chat_template.jinja beside it"
             )
         self._tokenizer = tokenizer
+        self._template = ChatTemplate(tokenizer)
+        self._encoder = PieceEncoder(tokenizer, self._tokens_of_the_template())
+        self.stand_ins = self._known_characters()
+        self.frames: dict[Any, Frame] = {}
+        """What the template writes around contents, by shape of conversation; see ``specflow.data.turns``."""
+        self.thinking_switch = self._template.thinking_switch()
+        """The argument that switches thinking on and off; none where the template has no such switch."""
 
-    def ids(self, messages: Sequence[Mapping[str, str]], *, answer: bool = False) -> list[int]:
-        """Token ids of ``messages``; with ``answer`` followed by the header of the assistant's turn."""
-        rendered = self._tokenizer.apply_chat_template(
-            [dict(m) for m in messages], tokenize=True, add_generation_prompt=answer
-        )
-        return flat_ids(rendered)
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Any] | None = None,
+        thinking: bool | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Chat:
+        """A conversation to be rendered in parts; ``arguments`` are further ones of the template."""
+        return Chat(self, self._template, prepared(messages), tools, arguments_of(thinking, arguments))
 
-    def text(self, ids: Sequence[int]) -> str:
+    def ids(
+        self,
+        messages: Sequence[Message],
+        *,
+        answer: bool = False,
+        tools: Sequence[Any] | None = None,
+        thinking: bool | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of ``messages``; with ``answer`` followed by the header of the assistant's turn.
+
+        ``thinking`` is the mode (none: the template's default). Raises jinja's ``TemplateError`` for
+        messages that the template refuses.
+        """
+        chat = self.chat(messages, tools=tools, thinking=thinking, arguments=arguments)
+        return self.encode(chat.text(len(messages), answer=answer)).ids
+
+    def encode(self, text: str) -> Encoded:
+        return self._encoder.encode(text)
+
+    def continued(self, base: Encoded, length: int, suffix: str) -> tuple[Encoded, int]:
+        """The encoding of ``base.text[:length] + suffix``, and how many of its first tokens are those of ``base``."""
+        return self._encoder.continued(base, length, suffix)
+
+    def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids``, special tokens included."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False)) if ids else ""
 
     def is_special(self, token: int) -> bool:
         return token in self._special
 
-    @property
+    @cached_property
     def _special(self) -> frozenset[int]:
         added = getattr(self._tokenizer, "added_tokens_decoder", {})
         special = [i for i, token in added.items() if getattr(token, "special", True)]
-        return frozenset([*special, *getattr(self._tokenizer, "all_special_ids", [])])
+        unknown = getattr(self._tokenizer, "unk_token_id", None)
+        return frozenset([*special, *getattr(self._tokenizer, "all_special_ids", [])]) - {unknown}
+
+    def _known_characters(self) -> str:
+        """Stand-ins that have ids of their own: unknown characters would share one, also with unknown contents."""
+        ids = {c: tuple(self.encode(c).ids) for c in STAND_INS}
+        unknown = getattr(self._tokenizer, "unk_token_id", None)
+        own = [c for c, i in ids.items() if unknown not in i and list(ids.values()).count(i) == 1]
+        return "".join(own) if len(own) > 2 else STAND_INS
+
+    def _tokens_of_the_template(self) -> list[str]:
+        """Added tokens that occur in a rendered conversation."""
+        text = ""
+        for probe in PROBES:
+            try:
+                text = "".join(self._template.render(prepared(probe), answer=answer) for answer in (False, True))
+                break
+            except TemplateRefused:
+                continue
+        added = getattr(self._tokenizer, "added_tokens_decoder", {})
+        return [t for t in (str(getattr(token, "content", token)) for token in added.values()) if t in text]
 
 
-def flat_ids(rendered: Any) -> list[int]:
-    """A flat list of int from whatever a version of ``apply_chat_template`` returns.
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """One conversation, with its tools and thinking mode."""
 
-    That is a list, a list of one list, an array or tensor, an ``Encoding``, or a mapping with
-    ``input_ids``. Raises :class:`DataError` for text or a batch of several rows.
-    """
-    if isinstance(rendered, Mapping):
-        rendered = rendered["input_ids"]
-    elif hasattr(rendered, "data") and isinstance(rendered.data, Mapping):  # BatchEncoding
-        rendered = rendered.data["input_ids"]
-    if hasattr(rendered, "ids"):  # tokenizers.Encoding
-        rendered = rendered.ids
-    if hasattr(rendered, "tolist"):
-        rendered = rendered.tolist()
-    if isinstance(rendered, Sequence) and len(rendered) == 1 and not isinstance(rendered[0], int | str):
-        return flat_ids(rendered[0])
-    if isinstance(rendered, str) or not isinstance(rendered, Sequence):
-        raise DataError(f"the chat template gave {type(rendered).__name__}, expected token ids")
-    if not all(isinstance(i, int) and not isinstance(i, bool) for i in rendered):
-        raise DataError(f"the chat template gave a list of {type(rendered[0]).__name__}, expected token ids of one row")
-    return list(rendered)
+    renderer: Renderer
+    _template: ChatTemplate
+    messages: list[dict[str, Any]]
+    tools: Sequence[Any] | None
+    arguments: Mapping[str, Any]
+
+    def text(self, count: int, *, answer: bool = False, instead: Message | None = None) -> str:
+        """The first ``count`` messages rendered, with ``instead`` in place of the last of them.
+
+        With ``answer`` the header of the assistant's next turn follows.
+        """
+        messages = self.messages[:count]
+        if instead is not None:
+            messages[-1] = dict(instead)
+        return self._template.render(messages, answer=answer, tools=self.tools, arguments=self.arguments)

@@ -1,27 +1,28 @@
 """Which tokens of a rendered conversation are the assistant's, found on token level.
 
 An assistant turn is what ``render(prefix + turn)`` adds after ``render(prefix, answer header)``.
-Three renderings bound it, by longest common token prefix and suffix, never by searching text:
+Renderings bound it, by longest common token prefix and suffix, never by searching text:
 
 - the header that asks for the answer ends where it stops being a prefix of the turn's rendering;
-- two renderings of the same turn with other contents agree with it exactly in what the template
+- renderings of the same turn with other contents agree with it exactly in what the template
   writes around the content: the tokens before it (for example an empty think block the template
-  inserts; unless the content itself opens with it) and the tokens after it (turn end, newline).
+  inserts) and the tokens after it (turn end, newline).
 
 Supervised are the content and the token that ends the turn, never another template token. A token
-that merges the end of the header with the start of the content belongs to the content.
+that merges the end of the header with the start of the content belongs to the content. Where a turn
+has reasoning that the template renders, everything after the header is the target's to write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from specflow.data.conversations import Message
-from specflow.data.rendering import Renderer
-
-STAND_INS = "x7qZ?%#kJ4wVz9@_~&"
-"""Contents of one character, to compare with: at least some do not occur in a given content."""
+from specflow.data.agreement import common_prefix, common_suffix
+from specflow.data.pieces import Encoded
+from specflow.data.rendering import Chat, Renderer
+from specflow.data.turns import RenderedTurn, Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,86 +34,138 @@ class Row:
     prompt_length: int
     """Tokens before the first supervised one."""
     rewritten: bool = False
-    """The template rewrites history, so this row holds one assistant turn of several."""
+    """The template rewrites history, so this row does not hold every assistant turn."""
     without_turn_end: bool = False
     """A turn of this row ends without a token that stops generation."""
+    reasoning_dropped: bool = False
+    """The template leaves out reasoning that a turn of this row has."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    ids: list[int]
+class _Span:
+    """A turn in ``encoded``, which ends with it: supervised are tokens ``start`` to ``end``."""
+
+    encoded: Encoded
     start: int
     end: int
     """One past the turn-end token, or past the content if there is none."""
     ended: bool
+    reasoning_dropped: bool
 
 
-def rows_of(renderer: Renderer, messages: Sequence[Message], end_ids: Collection[int]) -> list[Row]:
+def rows_of(
+    renderer: Renderer,
+    messages: Sequence[Mapping[str, Any]],
+    end_ids: Collection[int],
+    *,
+    tools: Sequence[Any] | None = None,
+    thinking: bool | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    supervise_tool_calls: bool = True,
+    last_turn_only: bool = False,
+    unfinished: bool = False,
+) -> list[Row]:
     """Rows of a conversation that ends with an assistant turn.
 
-    One row if every earlier state of the conversation is a prefix of the whole; one row per
-    assistant turn if the template rewrites history (drops think blocks, for example).
+    Turns share a row where the rendering up to the end of each is how the row begins. A template that
+    rewrites history (drops think blocks, for example) gives a row for each turn that it rewrites.
+    Without ``supervise_tool_calls`` the calls of a turn, and its end, are not supervised. Where the last turn is
+    ``unfinished`` (it ended by length), its row ends with its content.
+    Raises :class:`NotAsServed`, or jinja's ``TemplateError`` where the template refuses the messages.
     """
-    whole = renderer.ids(messages)
-    turns = [_turn(renderer, messages[: i + 1], end_ids) for i, m in enumerate(messages) if m["role"] == "assistant"]
-    if all(whole[: turn.end] == turn.ids[: turn.end] for turn in turns):
-        return [_row(whole, turns, rewritten=False)]
-    return [_row(turn.ids, [turn], rewritten=True) for turn in turns]
+    chat = renderer.chat(messages, tools=tools, thinking=thinking, arguments=arguments)
+    ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant"]
+    turns = Turns(chat)
+    whole: Encoded | None = None
+    groups: list[list[_Span]] = []
+    for end in reversed(ends[-1:] if last_turn_only else ends):
+        span = _span(chat, turns.rendered(end, whole), end_ids, supervise_tool_calls, unfinished and end == ends[-1])
+        if whole is not None and whole.ids[: span.end] == span.encoded.ids[: span.end]:
+            groups[-1].append(span)
+        else:
+            whole = span.encoded
+            groups.append([span])
+    rows = [_row(group[::-1], rewritten=len(groups) > 1) for group in reversed(groups)]
+    if unfinished:
+        end = groups[0][0].end
+        rows[-1] = replace(rows[-1], ids=rows[-1].ids[:end], supervised=rows[-1].supervised[:end])
+    return rows
 
 
-def _row(ids: list[int], turns: Sequence[_Turn], *, rewritten: bool) -> Row:
+def _row(spans: Sequence[_Span], *, rewritten: bool) -> Row:
+    ids = spans[-1].encoded.ids
     supervised = [False] * len(ids)
-    for turn in turns:
-        supervised[turn.start : turn.end] = [True] * (turn.end - turn.start)
+    for span in spans:
+        supervised[span.start : span.end] = [True] * (span.end - span.start)
     return Row(
         ids=ids,
         supervised=supervised,
-        prompt_length=turns[0].start,
+        prompt_length=next((s.start for s in spans if s.start < s.end), len(ids)),
         rewritten=rewritten,
-        without_turn_end=not all(turn.ended for turn in turns),
+        without_turn_end=not all(span.ended for span in spans),
+        reasoning_dropped=any(span.reasoning_dropped for span in spans),
     )
 
 
-def _turn(renderer: Renderer, messages: Sequence[Message], end_ids: Collection[int]) -> _Turn:
-    prefix = messages[:-1]
-    through = renderer.ids(messages)
-    header = renderer.ids(prefix, answer=True)
-    others = [renderer.ids([*prefix, {"role": "assistant", "content": c}]) for c in _stand_ins(messages[-1]["content"])]
-    asked = common_prefix(through, header)
-    start = max(asked, *(common_prefix(through, other) for other in others))
-    inserted = renderer.text(through[asked:start]).strip()
-    if inserted and messages[-1]["content"].startswith(inserted):
-        start = asked  # The content itself opens with it (a think tag the target wrote), so it is no insertion.
-    tail = max(common_prefix(through[::-1], other[::-1]) for other in others)
-    content_end = max(len(through) - tail, start)
-    stop = _stop(renderer, through, content_end, end_ids)
-    return _Turn(through, start, content_end if stop is None else stop + 1, stop is not None)
+def _span(
+    chat: Chat, turn: RenderedTurn, end_ids: Collection[int], supervise_tool_calls: bool, unfinished: bool
+) -> _Span:
+    renderer, encoded, ids = chat.renderer, turn.encoded, turn.encoded.ids
+    asked = _agreement(renderer, encoded, turn.header)
+    others = [_tokens(renderer, encoded, turn.header, other) for other in turn.others]
+    opened = asked if turn.opening == turn.header else _agreement(renderer, encoded, turn.opening)
+    start = max(asked, opened, *(_common(ids, other, shared) for other, shared in others))
+    if turn.reasoning == "rendered":
+        start = asked
+    elif start > asked:
+        inserted = renderer.decode(ids[asked:start]).strip()
+        if inserted and str(turn.message["content"]).startswith(inserted):
+            start = asked  # The content itself opens with it (a think tag the target wrote), so it is no insertion.
+    dropped = turn.reasoning == "dropped"
+    if turn.message.get("tool_calls") and not supervise_tool_calls:
+        return _Span(encoded, start, max(start, _before_calls(chat, turn)), True, dropped)
+    tail = max(common_suffix(ids, other) for other, _ in others)
+    content_end = max(len(ids) - tail, start)
+    if unfinished:
+        return _Span(encoded, start, content_end, True, dropped)
+    stop = _stop(renderer, ids, content_end, end_ids)
+    if stop is None:  # A call may end by a token of its own, which no other turn has.
+        ended = content_end > start and (ids[content_end - 1] in end_ids or renderer.is_special(ids[content_end - 1]))
+        return _Span(encoded, start, content_end, ended, dropped)
+    return _Span(encoded, start, stop + 1, True, dropped)
 
 
-def _stand_ins(content: str) -> list[str]:
-    """Three stand-ins that cannot share a token with the start or the end of ``content``.
+def _before_calls(chat: Chat, turn: RenderedTurn) -> int:
+    """One past the last token that the turn has in common with itself without its calls, if it says anything else."""
+    if not (str(turn.message["content"]).strip() or turn.reasoning == "rendered"):
+        return 0
+    plain = {key: value for key, value in turn.message.items() if key != "tool_calls"}
+    return _agreement(chat.renderer, turn.encoded, chat.text(turn.count, instead=plain))
 
-    Each agrees with the content's rendering in template tokens only. One alone may agree in too few,
-    if it merges with the template; all three do not.
-    """
-    stripped = content.strip()
-    edges = {content[:1], content[-1:], stripped[:1], stripped[-1:]}
-    absent = [c for c in STAND_INS if c not in content]
-    # Where a content has nearly all of them, at least its edges must differ.
-    return [*absent, *(c for c in STAND_INS if c not in edges and c in content)][:3]
+
+def _agreement(renderer: Renderer, encoded: Encoded, text: str) -> int:
+    """Tokens that ``encoded`` and ``text`` begin with together."""
+    if encoded.text.startswith(text):
+        other, shared = renderer.continued(encoded, len(text), "")
+    else:
+        other, shared = renderer.encode(text), 0
+    return _common(encoded.ids, other.ids, shared)
+
+
+def _tokens(renderer: Renderer, encoded: Encoded, header: str, text: str) -> tuple[list[int], int]:
+    """Ids of ``text``, and a number of tokens that they are known to share with ``encoded``."""
+    if not text.startswith(header):
+        return renderer.encode(text).ids, 0
+    other, shared = renderer.continued(encoded, len(header), text[len(header) :])
+    return other.ids, shared
 
 
 def _stop(renderer: Renderer, ids: list[int], content_end: int, end_ids: Collection[int]) -> int | None:
     """Index of the token that ends the turn: an end token, else the first special one after the content."""
     after = range(content_end, len(ids))
-    ends = (i for i in after if ids[i] in end_ids)
-    specials = (i for i in after if renderer.is_special(ids[i]))
-    return next(ends, None) or next(specials, None)
+    first_end = next((i for i in after if ids[i] in end_ids), None)
+    return first_end if first_end is not None else next((i for i in after if renderer.is_special(ids[i])), None)
 
 
-def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    for i, (a, b) in enumerate(zip(one, two, strict=False)):
-        if a != b:
-            return i
-    return min(len(one), len(two))
+def _common(one: Sequence[int], two: Sequence[int], known: int) -> int:
+    return known + common_prefix(one[known:], two[known:])

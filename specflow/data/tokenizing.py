@@ -9,136 +9,174 @@ if it finished by one. Conversations without produced ids get their spans from r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+from jinja2 import TemplateError
 
 from specflow.data.conversations import clean, defect
 from specflow.data.documents import TokenDocument
-from specflow.data.quarantine import DataError, Quarantined
+from specflow.data.produced import produced_documents, produced_ids
+from specflow.data.quarantine import Quarantined
 from specflow.data.rendering import Renderer
 from specflow.data.spans import rows_of
+from specflow.data.turns import NotAsServed
+from specflow.data.windows import cut, windows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is made of a row."""
+
+    max_length: int
+    window_overlap: int | None = None
+    """None: longer documents are cut."""
+    last_turn_only: bool = False
+    supervise_tool_calls: bool = True
+    thinking: bool | None = None
+    """Mode of rows that declare none."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Tokenized:
-    """Documents and what was counted on the way."""
+class Outcome:
+    """What became of one row."""
 
     documents: list[TokenDocument] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
-    rows: int = 0
-    counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(
-            ("truncated", "retokenised_differs", "history_rewritten", "without_turn_end", "ended_by_length"), 0
+    notes: list[str] = field(default_factory=list)
+    """Names of counts to be raised by one."""
+
+
+class RowTokenizer:
+    """Tokenises rows of ``conversations.jsonl`` one by one; keeps nothing of a row that another could see."""
+
+    def __init__(self, renderer: Renderer, end_ids: Collection[int], options: Options) -> None:
+        self._renderer = renderer
+        self._end_ids = end_ids
+        self._options = options
+
+    def outcome(self, row: Any, number: int) -> Outcome:
+        """``number`` is the row's line."""
+        made = Outcome()
+
+        def set_aside(reason: str, detail: str = "") -> None:
+            row_id = str(row.get("id")) if isinstance(row, Mapping) else None
+            made.quarantined.append(
+                Quarantined(source="conversations.jsonl", row=number, reason=reason, detail=detail, id=row_id)
+            )
+
+        reason, detail = _row_defect(row)
+        if reason:
+            set_aside(reason, detail)
+            return made
+        try:
+            documents = list(self._documents(row, made.notes))
+        except (NotAsServed, TemplateError) as error:
+            set_aside("not_as_served" if isinstance(error, NotAsServed) else "template_refused", str(error))
+            return made
+        for document in documents:
+            reason, detail = self._fit(made, document)
+            if reason:
+                set_aside(reason, detail)
+        return made
+
+    def _documents(self, row: Mapping[str, Any], notes: list[str]) -> Iterator[TokenDocument]:
+        messages = clean(row["messages"])
+        thinking = row.get("thinking")
+        settings = {
+            "tools": row.get("tools") or None,
+            "thinking": self._options.thinking if thinking is None else bool(thinking),
+            "arguments": row.get("chat_template_kwargs"),
+        }
+        about = {
+            "split": str(row["split"]),
+            "kind": str(row["kind"]),
+            "conversation": str(row["id"]),
+            "thinking": settings["thinking"],
+        }
+        produced = produced_ids(row)
+        if produced:
+            yield from self._produced(row, produced, notes, messages, settings, about)
+            return
+        rows = rows_of(
+            self._renderer,
+            messages,
+            self._end_ids,
+            supervise_tool_calls=self._options.supervise_tool_calls,
+            last_turn_only=self._options.last_turn_only,
+            unfinished=row.get("finish") == "length",
+            **settings,
         )
-    )
+        notes += ["ended_by_length"] if row.get("finish") == "length" else []
+        notes += ["history_rewritten"] if rows[0].rewritten else []
+        notes += ["without_turn_end"] if any(r.without_turn_end for r in rows) else []
+        notes += ["reasoning_dropped"] if any(r.reasoning_dropped for r in rows) else []
+        finish = str(row.get("finish") or "unknown")
+        for turn, made in enumerate(rows):
+            yield TokenDocument(
+                id=f"{row['id']}#{turn}" if len(rows) > 1 else str(row["id"]),
+                ids=made.ids,
+                supervised=made.supervised,
+                prompt_length=made.prompt_length,
+                finish=finish,
+                **about,
+            )
+
+    def _produced(
+        self,
+        row: Mapping[str, Any],
+        produced: Sequence[Mapping[str, Any]],
+        notes: list[str],
+        messages: Sequence[Mapping[str, Any]],
+        settings: Mapping[str, Any],
+        about: Mapping[str, Any],
+    ) -> Iterator[TokenDocument]:
+        documents = produced_documents(
+            row,
+            produced,
+            about,
+            last_turn_only=self._options.last_turn_only,
+            supervise_tool_calls=self._options.supervise_tool_calls,
+        )
+        last = documents[-1].ids
+        try:
+            again = self._renderer.ids(messages, **settings)[: len(last)]
+        except TemplateError:
+            again = []
+        notes += ["retokenised_differs"] if again != last else []
+        notes += ["ended_by_length"] if any(d.finish == "length" for d in documents) else []
+        yield from documents
+
+    def _fit(self, made: Outcome, document: TokenDocument) -> tuple[str, str]:
+        """Add what fits the length of ``document`` to ``made``, or say why nothing of it can be used."""
+        options, length = self._options, len(document.ids)
+        if True not in document.supervised:
+            return "no_supervised_tokens", ""
+        if False not in document.supervised:
+            return "all_tokens_supervised", ""
+        if options.window_overlap is not None and document.split == "train":
+            parts = list(windows(document, options.max_length, overlap=options.window_overlap))
+            made.notes += ["windowed"] if length > options.max_length else []
+        elif True in document.supervised[: options.max_length]:
+            parts = [cut(document, options.max_length)]
+            made.notes += ["truncated"] if length > options.max_length else []
+        else:
+            first = document.supervised.index(True)
+            detail = f"truncation: the first supervised token is {first}, max_length is {options.max_length}"
+            return "truncated_away", detail
+        made.documents += parts
+        return "", ""
 
 
-def add_conversation(
-    result: Tokenized,
-    row: Mapping[str, Any],
-    *,
-    number: int,
-    renderer: Renderer,
-    end_ids: Collection[int],
-    max_length: int,
-) -> None:
-    """Tokenise one row of ``conversations.jsonl`` (line ``number``) into ``result``."""
-    result.rows += 1
-    bad = _quarantine(row, number)
+def _row_defect(row: Any) -> tuple[str, str]:
+    if not isinstance(row, Mapping):
+        return "not_an_object", type(row).__name__
+    missing = [key for key in ("id", "split", "kind") if key not in row]
+    if missing:
+        return "keys_missing", ", ".join(missing)
     found = defect(row.get("messages"), last="assistant")
-    if found and not (row.get("answer_ids") and found.reason == "empty_content"):
+    if found and not (found.reason == "empty_content" and produced_ids(row)):
         # An answer may be blank as text and still be what the target produced.
-        result.quarantined.append(bad(found.reason, found.detail))
-        return
-    documents, notes = _documents(row, renderer, end_ids)
-    for note in notes:
-        result.counts[note] += 1
-    for document in documents:
-        _add(result, document, bad, max_length)
-
-
-def _quarantine(row: Mapping[str, Any], number: int) -> Any:
-    def bad(reason: str, detail: str = "") -> Quarantined:
-        return Quarantined(
-            source="conversations.jsonl", row=number, reason=reason, detail=detail, id=str(row.get("id"))
-        )
-
-    return bad
-
-
-def _documents(
-    row: Mapping[str, Any], renderer: Renderer, end_ids: Collection[int]
-) -> tuple[list[TokenDocument], list[str]]:
-    messages = clean(row["messages"])
-    split, kind = str(row["split"]), str(row["kind"])
-    if row.get("answer_ids"):
-        prompt, answer = list(row["prompt_ids"]), list(row["answer_ids"])
-        ids = prompt + answer
-        document = TokenDocument(
-            id=str(row["id"]),
-            ids=ids,
-            supervised=[False] * len(prompt) + [True] * len(answer),
-            prompt_length=len(prompt),
-            finish=str(row["finish"]),
-            greedy=bool(row.get("greedy", False)),
-            split=split,
-            kind=kind,
-        )
-        notes = ["retokenised_differs"] if renderer.ids(messages)[: len(ids)] != ids else []
-        return [document], notes + (["ended_by_length"] if document.finish == "length" else [])
-    rows = rows_of(renderer, messages, end_ids)
-    notes = ["history_rewritten"] if rows[0].rewritten else []
-    notes += ["without_turn_end"] if any(r.without_turn_end for r in rows) else []
-    documents = [
-        TokenDocument(
-            id=f"{row['id']}#{turn}" if len(rows) > 1 else str(row["id"]),
-            ids=r.ids,
-            supervised=r.supervised,
-            prompt_length=r.prompt_length,
-            split=split,
-            kind=kind,
-        )
-        for turn, r in enumerate(rows)
-    ]
-    return documents, notes
-
-
-def _add(result: Tokenized, document: TokenDocument, bad: Any, max_length: int) -> None:
-    length = len(document.ids)
-    if not any(document.supervised):
-        result.quarantined.append(bad("no_supervised_tokens"))
-    elif all(document.supervised):
-        result.quarantined.append(bad("all_tokens_supervised"))
-    elif not any(document.supervised[:max_length]):
-        first = document.supervised.index(True)
-        detail = f"truncation: the first supervised token is {first}, max_length is {max_length}"
-        result.quarantined.append(bad("truncated_away", detail))
-    else:
-        truncated = length > max_length
-        result.counts["truncated"] += truncated
-        cut, mask = document.ids[:max_length], document.supervised[:max_length]
-        result.documents.append(replace(document, truncated=truncated, ids=cut, supervised=mask))
-
-
-def refuse_useless(result: Tokenized, *, max_length: int) -> None:
-    """Raise :class:`DataError` if training on the corpus would train on nothing or on everything."""
-    if result.documents:
-        return
-    causes = {q.reason for q in result.quarantined}
-    if not result.rows:
-        raise DataError("there are no conversations; regenerate made none")
-    if causes == {"all_tokens_supervised"}:
-        raise DataError(
-            f"every token of all {result.rows} conversations would be supervised; expected prompts, which never are"
-        )
-    by_truncation = sum(q.reason == "truncated_away" for q in result.quarantined)
-    if by_truncation:
-        raise DataError(
-            f"no supervised token is left in any of {result.rows} conversations; the cause is truncation in "
-            f"{by_truncation} of them: their answers begin after max_length = {max_length} tokens. Raise max_length"
-        )
-    raise DataError(
-        f"no supervised token was found in any of {result.rows} conversations (reasons: {sorted(causes)}); "
-        "check that the chat template renders assistant turns"
-    )
+        return found.reason, found.detail
+    return "", ""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specflow.config.tokenize import TokenizeParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
 
 if TYPE_CHECKING:
-    from specflow.data.documents import TokenDocument
-    from specflow.data.tokenizing import Tokenized
+    from specflow.data.tally import Tally
+    from specflow.data.tokenizing import Options
 
 NAME = "tokenize"
 KIND = "tokens"
 INPUTS = {"target": Arity.ONE, "conversations": Arity.ONE}
+BYTES_PER_WORKER = 32_000_000
+"""A further process takes seconds to start, so it needs some work to be worth it."""
 
 
 def check(params: TokenizeParams) -> Iterable[Problem]:
@@ -27,90 +30,67 @@ def files(params: TokenizeParams) -> Iterable[Path]:
 
 
 def estimate(params: TokenizeParams) -> Estimate:
-    return Estimate(note=f"at most {params.max_length} tokens and about {6 * params.max_length} bytes per row")
+    return Estimate(note=f"at most {params.max_length} tokens and about {6 * params.max_length} bytes per document")
 
 
 def run(inputs: Inputs, params: TokenizeParams, context: Context) -> Metrics:
-    from specflow.data.documents import TOKENS_FILE, write_documents
     from specflow.data.quarantine import DataError, enforce_share, write_quarantine
-    from specflow.data.tokenizing import refuse_useless
+    from specflow.data.tally import refuse_useless
 
     try:
-        result = _tokenized(inputs, params, context)
-        refuse_useless(result, max_length=params.max_length)
-        enforce_share(result.quarantined, total=result.rows, largest_share=params.max_skipped)
+        tally = _tokenized(inputs, params, context)
+        refuse_useless(tally, max_length=params.max_length)
+        enforce_share(tally.quarantined, total=tally.rows, largest_share=params.max_skipped)
     except DataError as error:
         raise StageError(f"tokenize: {error}") from error
-    write_documents(context.output / TOKENS_FILE, result.documents)
-    write_quarantine(context.output / "quarantine.jsonl", result.quarantined)
-    return _metrics(result)
+    write_quarantine(context.output / "quarantine.jsonl", tally.quarantined)
+    for note in _notes(tally):
+        context.log(note)
+    return tally.metrics()
 
 
-def _tokenized(inputs: Inputs, params: TokenizeParams, context: Context) -> Tokenized:
-    from specflow.data.json_lines import read_json_lines
-    from specflow.data.rendering import Renderer
-    from specflow.data.tokenizer import load_tokenizer
-    from specflow.data.tokenizing import Tokenized, add_conversation
+def _tokenized(inputs: Inputs, params: TokenizeParams, context: Context) -> Tally:
+    from specflow.data.documents import TOKENS_FILE
+    from specflow.data.streaming import count_lines, mapped
+    from specflow.data.tally import Tally
+    from specflow.data.tokenrows import chunk_tokenizer
 
-    tokenizer, end_ids = load_tokenizer(inputs.one("target").path)
-    rows = list(read_json_lines(inputs.one("conversations").file("conversations.jsonl")))
-    renderer, result = Renderer(tokenizer), Tokenized()
-    with context.progress("tokenize", total=len(rows)) as progress:
-        for number, row in rows:
-            add_conversation(
-                result, row, number=number, renderer=renderer, end_ids=end_ids, max_length=params.max_length
-            )
-            progress.advance()
-    return result
-
-
-def _metrics(result: Tokenized) -> dict[str, Any]:
-    from specflow.data.quarantine import reasons
-
-    documents = result.documents
-    tokens = sum(len(d.ids) for d in documents)
-    supervised = sum(sum(d.supervised) for d in documents)
-    groups = sorted({(d.split, d.kind) for d in documents})
-    return {
-        "rows": result.rows,
-        "documents": len(documents),
-        "tokens": tokens,
-        "supervised_tokens": supervised,
-        "supervised_share": supervised / tokens,
-        "counts": result.counts,
-        "quarantined": len(result.quarantined),
-        "quarantine_reasons": reasons(result.quarantined),
-        "lengths": histogram([len(d.ids) for d in documents], _length_edges(documents)),
-        "supervised_shares": histogram(
-            [sum(d.supervised) / len(d.ids) for d in documents], [n / 10 for n in range(11)]
-        ),
-        "by_kind": {
-            f"{split}/{kind}": _sums([d for d in documents if (d.split, d.kind) == (split, kind)])
-            for split, kind in groups
-        },
-    }
+    rows = inputs.one("conversations").file("conversations.jsonl")
+    arguments = (inputs.one("target").path, _options(params))
+    tally = Tally()
+    with (
+        context.progress("tokenize", total=count_lines(rows)) as progress,
+        (context.output / TOKENS_FILE).open("wb") as file,
+    ):
+        for made in mapped(rows, chunk_tokenizer, arguments, workers=_workers(params, rows)):
+            file.write(made.lines)
+            tally.merge(made.tally)
+            progress.advance(made.tally.rows)
+    return tally
 
 
-def _sums(documents: Sequence[TokenDocument]) -> dict[str, int]:
-    return {
-        "documents": len(documents),
-        "tokens": sum(len(d.ids) for d in documents),
-        "supervised_tokens": sum(sum(d.supervised) for d in documents),
-    }
+def _notes(tally: Tally) -> Iterable[str]:
+    """What is no error and should be known."""
+    if tally.counts["without_turn_end"]:
+        yield f"{tally.counts['without_turn_end']} rows have a turn without a token that ends it"
+    if tally.counts["reasoning_dropped"]:
+        yield f"{tally.counts['reasoning_dropped']} rows have thoughts that the chat template leaves out"
+    declared = tally.thinking["on"] + tally.thinking["off"]
+    if declared and tally.thinking_switch is None:
+        yield f"{declared} documents declare a thinking mode, and the chat template has no switch for it"
 
 
-def _length_edges(documents: Sequence[TokenDocument]) -> list[float]:
-    """0, then powers of two up to the longest document."""
-    edges = [0.0, 16.0]
-    while edges[-1] <= max(len(d.ids) for d in documents):
-        edges.append(edges[-1] * 2)
-    return edges
+def _workers(params: TokenizeParams, rows: Path) -> int:
+    return params.workers or min(os.cpu_count() or 1, 1 + rows.stat().st_size // BYTES_PER_WORKER)
 
 
-def histogram(values: Sequence[float], edges: Sequence[float]) -> dict[str, list[float]]:
-    """Counts of ``edges[i] <= value < edges[i + 1]``; the last bin includes its upper edge."""
-    counts = [0.0] * (len(edges) - 1)
-    for value in values:
-        inside = (i for i in range(len(counts)) if value < edges[i + 1])
-        counts[next(inside, len(counts) - 1)] += 1
-    return {"edges": list(edges), "counts": counts}
+def _options(params: TokenizeParams) -> Options:
+    from specflow.data.tokenizing import Options
+
+    return Options(
+        max_length=params.max_length,
+        window_overlap=params.window_overlap if params.long_rows == "window" else None,
+        last_turn_only=params.supervise == "last_turn",
+        supervise_tool_calls=params.supervise_tool_calls,
+        thinking=params.thinking,
+    )

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specflow.data.agreement import common_prefix, common_suffix
+from specflow.data.frames import STAND_INS
 from specflow.data.quarantine import DataError
 from specflow.data.rendering import Renderer, flat_ids
-from specflow.data.spans import STAND_INS, common_prefix, rows_of
+from specflow.data.spans import rows_of
 from tests.data.chat_helpers import CHATML, TEMPLATES, THINKING, TRIMMING, brute_force, chatml, tokenizer
 
 
@@ -193,3 +195,4 @@ def test_common_prefix_by_enumeration() -> None:
         for two in itertools.product((0, 1), repeat=2):
             wanted = max(n for n in range(3) if one[:n] == two[:n])
             assert common_prefix(one, two) == wanted
+            assert common_suffix(one[::-1], two[::-1]) == wanted

@@ -123,5 +123,38 @@ def test_a_target_without_chat_template_is_an_error(root: Path, tmp_path: Path) 
         )
 
 
-def test_histogram_counts_every_value_once() -> None:
-    assert tokenize.histogram([0.0, 0.5, 1.0, 1.0], [0.0, 0.5, 1.0]) == {"edges": [0.0, 0.5, 1.0], "counts": [1, 3]}
+def test_any_number_of_workers_gives_the_same_bytes(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specflow.data.streaming.CHUNK_BYTES", 2000)
+    rows = [conversation(n) if n % 9 else {**conversation(n), "messages": PROMPT} for n in range(90)]
+    made = []
+    for workers in (1, 2):
+        context = FakeContext(tmp_path / str(workers))
+        metrics = run(root, context, rows, workers=workers, max_skipped=0.2)
+        made.append((metrics, tree(context.output)))
+        assert context.progresses[0][0] == context.progresses[0][1].done == 90
+    assert made[0] == made[1]
+    assert made[0][0]["quarantined"] == 10
+
+
+def test_what_a_worker_raises_reaches_the_user(root: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "conversations"
+    folder.mkdir()
+    (folder / "conversations.jsonl").write_text(json.dumps(conversation(0)) + "\n{torn")
+    stage_inputs = inputs(tiny_target(root), artifact("conversations", folder))
+    with pytest.raises(StageError, match=r"conversations\.jsonl:2: expected one JSON object per line, found '\{torn'"):
+        tokenize.run(stage_inputs, TokenizeParams(workers=2), FakeContext(tmp_path))
+
+
+def test_windows_that_would_not_advance_are_refused() -> None:
+    with pytest.raises(ValueError, match="windows would not advance"):
+        TokenizeParams(max_length=64, long_rows="window", window_overlap=64)
+    assert TokenizeParams(max_length=64).long_rows == "cut"
+
+
+def test_a_small_file_is_left_to_one_process(tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(b"x")
+    assert tokenize._workers(TokenizeParams(), path) == 1
+    assert tokenize._workers(TokenizeParams(workers=3), path) == 3

@@ -1,0 +1,160 @@
+"""The renderings that bound one assistant turn, as few of them as are needed.
+
+A finished turn must begin as serving begins it, with ``render(prefix, answer header)``. Where the template writes
+another beginning into a finished turn (it opens a think block in the header, and leaves thoughts out of
+finished turns), the turn is put together as it is served: the header, what the target has to write after it, and
+what the template writes after a content. Where the turn's words do not continue the header, it cannot be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from specflow.data.agreement import common_prefix
+from specflow.data.frames import Frame, frame_of, stand_ins_for
+from specflow.data.pieces import Encoded
+from specflow.data.quarantine import DataError
+from specflow.data.rendering import Chat
+
+THOUGHT_OPENINGS = ("<think>", "<thinking>", "[THINK]", "<seed:think>", "<|channel|>analysis<|message|>")
+LONGEST_OPENING = 256
+"""Characters of a turn that a header may have written already."""
+Shape = tuple[Any, ...]
+MOST_SHAPES = 4096
+"""Frames that are kept; conversations of further shapes are rendered in full."""
+
+
+class NotAsServed(DataError):
+    """A finished turn does not begin as serving begins it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedTurn:
+    """One assistant turn and what to compare it with."""
+
+    count: int
+    """Messages up to and with the turn."""
+    message: Mapping[str, Any]
+    header: str
+    """What asks for the answer."""
+    opening: str
+    """The header, and what the template writes after it before every content."""
+    encoded: Encoded
+    others: Sequence[str]
+    """Renderings of the turn with another content."""
+    reasoning: Literal["none", "rendered", "dropped"] = "none"
+
+
+class Turns:
+    """The turns of one conversation."""
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self._frames = chat.renderer.frames
+        self._known = chat.renderer.stand_ins
+
+    def rendered(self, count: int, whole: Encoded | None) -> RenderedTurn:
+        """The turn that is message ``count - 1``. ``whole`` is the encoding of a longer rendering, if there is one."""
+        message = self._chat.messages[count - 1]
+        header = self._chat.text(count - 1, answer=True)
+        through = self._chat.text(count)
+        if not through.startswith(header):
+            return self._as_served(count, header)
+        frame, others = self._others(count, header, through)
+        opening = header + frame.before if frame else header
+        return RenderedTurn(
+            count=count,
+            message=message,
+            header=header,
+            opening=opening if through.startswith(opening) else header,
+            encoded=self._encoded(through, whole),
+            others=others,
+            reasoning=self._reasoning(count, through),
+        )
+
+    def _encoded(self, text: str, whole: Encoded | None) -> Encoded:
+        renderer = self._chat.renderer
+        if whole is None or not whole.text.startswith(text):
+            return renderer.encode(text)
+        return renderer.continued(whole, len(text), "")[0]
+
+    def _others(self, count: int, header: str, through: str) -> tuple[Frame | None, list[str]]:
+        content = str(self._chat.messages[count - 1]["content"])
+        stand_ins, shape = stand_ins_for(content, self._known), self._shape(count)
+        frame = self._frames.get(shape)
+        if frame and frame.fits(through, header, content):
+            return frame, [header + frame.before + c + frame.after for c in stand_ins]
+        texts = self._stood_in(count, stand_ins)
+        if not all(text.startswith(header) for text in texts):
+            return None, texts
+        frame = frame_of([text[len(header) :] for text in texts], stand_ins)
+        if frame and len(self._frames) < MOST_SHAPES:
+            self._frames[shape] = frame
+        return frame, texts
+
+    def _stood_in(self, count: int, stand_ins: Sequence[str]) -> list[str]:
+        return [self._chat.text(count, instead={"role": "assistant", "content": c}) for c in stand_ins]
+
+    def _shape(self, count: int) -> Shape:
+        """What a template may look at, besides the words."""
+        roles = tuple((m["role"], *sorted(m)) for m in self._chat.messages[:count])
+        return bool(self._chat.tools), tuple(sorted(map(repr, self._chat.arguments.items()))), roles
+
+    def _reasoning(self, count: int, through: str) -> Literal["none", "rendered", "dropped"]:
+        message = self._chat.messages[count - 1]
+        reasoning = message.get("reasoning_content")
+        if not reasoning:
+            return "none"
+        other = stand_ins_for(str(reasoning), self._known)[0]
+        changed = self._chat.text(count, instead={**message, "reasoning_content": other, "thinking": other})
+        return "dropped" if changed == through else "rendered"
+
+    def _as_served(self, count: int, header: str) -> RenderedTurn:
+        message = self._chat.messages[count - 1]
+        answer = inline(message, opened=header)
+        stand_ins = stand_ins_for(answer, self._known)
+        frame = frame_of(self._stood_in(count, stand_ins), stand_ins)
+        if frame and frame.before.startswith(header):
+            raise NotAsServed("the turn has thoughts, and serving in this mode begins it without; see `thinking`")
+        shared = common_prefix(frame.before, header) if frame else 0
+        rest = continuation(answer, header, shared)
+        if frame is None or rest is None or message.get("tool_calls"):
+            raise NotAsServed(
+                f"serving ends the prompt with {header[-40:]!r}, which is not how the finished turn begins; "
+                "choose the thinking mode of the data, or regenerate the answers"
+            )
+        return RenderedTurn(
+            count=count,
+            message={**message, "content": answer},
+            header=header,
+            opening=header,
+            encoded=self._chat.renderer.encode(header + rest + frame.after),
+            others=[header + c + frame.after for c in stand_ins],
+        )
+
+
+def inline(message: Mapping[str, Any], *, opened: str) -> str:
+    """What the target wrote, reasoning included, in the form that follows a prompt that opened a think block."""
+    reasoning, content = message.get("reasoning_content"), str(message["content"])
+    if not reasoning:
+        return content
+    if not opened.endswith("\n"):
+        return f"<think>{reasoning}</think>{content}"
+    return "<think>\n" + str(reasoning).strip("\n") + "\n</think>\n\n" + content.lstrip("\n")
+
+
+def continuation(answer: str, header: str, shared: int) -> str | None:
+    """What is left to write of ``answer`` after ``header``; none if the header opened a thought that it does not have.
+
+    From character ``shared`` on, the header is not what a finished turn begins with.
+    """
+    needed = len(header[shared:].strip())
+    if not needed:
+        return answer
+    lengths = range(min(len(answer), len(header), LONGEST_OPENING), needed - 1, -1)
+    written = next((n for n in lengths if header.endswith(answer[:n])), 0)
+    if not written and header.rstrip().endswith(THOUGHT_OPENINGS):
+        return None
+    return answer[written:]
