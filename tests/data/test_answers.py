@@ -6,7 +6,8 @@ from specflow.data.answers import Answer, AnswerLog, prompt_hash, read_answers
 
 
 def answer(n: int) -> Answer:
-    return Answer(id=f"r{n}", prompt_sha256=prompt_hash([n]), tokens=[n, n + 1], finish="stop")
+    text = "two lines\n\u2028of it"  # whatever splits lines elsewhere
+    return Answer(id=f"r{n}", turn=n % 2, prompt_sha256=prompt_hash([n]), text=text, tokens=[n, n + 1], finish="stop")
 
 
 def test_answers_survive_every_cut_of_the_file(tmp_path: Path) -> None:
@@ -19,10 +20,10 @@ def test_answers_survive_every_cut_of_the_file(tmp_path: Path) -> None:
     for cut in range(len(data) + 1):
         path.write_bytes(data[:cut])
         whole = sum(end <= cut for end in ends)
-        assert read_answers(path) == {f"r{n}": answer(n) for n in range(whole)}
+        assert read_answers(path) == {(f"r{n}", n % 2): answer(n) for n in range(whole)}
         with AnswerLog(path) as log:  # what is appended to a torn file must be readable, too
             log.append(answer(9))
-        assert sorted(read_answers(path)) == [f"r{n}" for n in [*range(whole), 9]]
+        assert sorted(read_answers(path)) == [(f"r{n}", n % 2) for n in [*range(whole), 9]]
 
 
 def test_no_file_is_no_answers(tmp_path: Path) -> None:

@@ -220,11 +220,6 @@ def test_prompts_without_room_for_an_answer_are_set_aside(
     assert metrics["quarantine_reasons"] == {"prompt_too_long": 1}
 
 
-def test_think_tags_are_counted() -> None:
-    found = [bool(regenerate.THINK_TAG.search(t)) for t in ("<think>", "a</think>b", "< Thinking >", "I think > x", "")]
-    assert found == [True, True, True, False, False]
-
-
 def test_check_names_file_and_line(tmp_path: Path) -> None:
     section = params(tmp_path)
     assert list(regenerate.check(section)) == []

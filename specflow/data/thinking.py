@@ -1,0 +1,40 @@
+"""Thinking: how a template is told of it, and whether an answer shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from specflow.data.conversations import Defect
+
+THINK_TAG = re.compile(
+    r"</?\s*(?:seed:)?think(?:ing)?\s*>|\[/?THINK\]|<\|channel\|>\s*analysis|<\|(?:begin|end)_of_thought\|>",
+    re.IGNORECASE,
+)
+"""Marks around thoughts in the formats of the known model families."""
+
+
+def template_arguments(thinking: bool | None, further: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the chat template. Families name the switch differently; a template ignores what it does not know.
+
+    What ``further`` names goes before.
+    """
+    switch = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
+    return {**switch, **further}
+
+
+def mode_defect(text: str, *, reasoning: str | None, declared: bool | None, finish: str) -> Defect | None:
+    """Why an answer is not in the declared mode, or ``None``; without a declaration every answer fits.
+
+    An answer that was cut off while it thinks may show no tag: the template may have opened the thought.
+    """
+    if declared is None:
+        return None
+    found = THINK_TAG.search(text)
+    if not declared and (found or reasoning):
+        shown = repr(found.group()) if found else "the server took thoughts out of it"
+        return Defect("thinking_not_declared", f"thinking is false, the answer has {shown}")
+    if declared and not found and not reasoning and finish != "length":
+        return Defect("thinking_missing", "thinking is true, the answer has no thoughts")
+    return None
