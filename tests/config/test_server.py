@@ -9,7 +9,7 @@ import pytest
 from specflow.config.loading import load_config
 from specflow.config.overrides import parse_overrides
 from specflow.workflow.keys import key_parameters
-from tests.config.support import problems, write
+from tests.config.support import VALID, problems, write
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,9 @@ def test_what_is_no_address(tmp_path: Path, written: str) -> None:
 
 
 def test_a_password_in_an_address_is_not_shown(tmp_path: Path) -> None:
-    (problem,) = problems(write(tmp_path), "regenerate.server.url=http://me:secret@host")
+    text = VALID.replace("  max_new", "  server: {url: 'http://me:secret@host'}\n  max_new")
+    (problem,) = problems(write(tmp_path, text))
+    assert problem.path == "regenerate.server.url"
     assert "secret" not in str(problem)
 
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from specflow.data.answers import Answer, AnswerLog, prompt_hash, read_answers
 
 
@@ -10,7 +12,8 @@ def answer(n: int) -> Answer:
     return Answer(id=f"r{n}", turn=n % 2, prompt_sha256=prompt_hash([n]), text=text, tokens=[n, n + 1], finish="stop")
 
 
-def test_answers_survive_every_cut_of_the_file(tmp_path: Path) -> None:
+def test_answers_survive_every_cut_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)  # a thousand of them take seconds
     path = tmp_path / "answers.jsonl"
     with AnswerLog(path) as log:
         for n in range(3):

@@ -10,6 +10,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,7 +84,8 @@ class FakeServer:
 
     def die(self) -> None:
         """Close the port and every connection, as a killed process would."""
-        self._loop.call_soon_threadsafe(self._stop.set)
+        with suppress(RuntimeError):  # dead already
+            self._loop.call_soon_threadsafe(self._stop.set)
 
     async def _main(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -108,7 +110,7 @@ class FakeServer:
                     continue
                 if not await self._chat(writer, json.loads(body)):
                     return
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._writers.discard(writer)

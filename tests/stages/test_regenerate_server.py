@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -142,8 +143,8 @@ def test_a_server_that_dies_stops_the_stage_and_a_new_one_is_asked_only_for_the_
 
     def dies(n: int, body: dict[str, Any]) -> Act:
         if n == 10:
-            dying.die()
-        return Act(drop=n >= 10)
+            threading.Timer(0.2, dying.die).start()  # the ten before it have arrived by then
+        return Act(hang=n >= 10)
 
     with FakeServer(behave=dies) as dying:
         with pytest.raises(StageError) as caught:
