@@ -7,7 +7,7 @@ lowest ids fill the rest. Draft ids are in the order of target ids.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from specflow.data.quarantine import DataError
 
 VOCABULARY_FILE = "vocabulary.safetensors"
+
+BATCH_TOKENS = 1 << 20
 
 Ids = NDArray[np.int64]
 
@@ -53,13 +55,26 @@ class VocabularyMap:
 def count_supervised(documents: Iterable[Supervised], *, vocabulary_size: int) -> Ids:
     """How often each token is supervised; raises :class:`DataError` for ids outside the target's vocabulary."""
     counts_V = np.zeros(vocabulary_size, dtype=np.int64)
-    for document in documents:
-        ids_T = np.asarray(document.ids, dtype=np.int64)[np.asarray(document.supervised, dtype=bool)]
+    for ids_T in _batches(documents):
         found = np.bincount(ids_T, minlength=vocabulary_size)
         if len(found) > vocabulary_size:
             raise DataError(f"token id {len(found) - 1}, but the target's vocabulary has {vocabulary_size} tokens")
         counts_V += found
     return counts_V
+
+
+def _batches(documents: Iterable[Supervised]) -> Iterator[Ids]:
+    """Supervised ids of many documents at a time: a count over the vocabulary costs as much as many tokens."""
+    parts, waiting = [], 0
+    for document in documents:
+        ids_T = np.asarray(document.ids, dtype=np.int64)[np.asarray(document.supervised, dtype=bool)]
+        parts.append(ids_T)
+        waiting += len(ids_T)
+        if waiting >= BATCH_TOKENS:
+            yield np.concatenate(parts)
+            parts, waiting = [], 0
+    if parts:
+        yield np.concatenate(parts)
 
 
 def build_map(counts_V: Ids, *, size: int, always: Collection[int]) -> VocabularyMap:
