@@ -28,12 +28,12 @@ class Answer:
     """Without the end token; special tokens that a server does not take out are in it."""
     finish: str
     """``stop`` (an end token), ``length``, or another reason that a server gave."""
-    tokens: list[int] | None = None
+    tokens: Sequence[int] | None = None
     """As produced, with the end token if ``finish`` is ``stop``; none if a server did not tell."""
     token_count: int = 0
     prompt_count: int | None = None
     """Tokens that a server says it read."""
-    prompt_ids: list[int] | None = None
+    prompt_ids: Sequence[int] | None = None
     """What a server says it read, where that is not what the target's template renders."""
     reasoning: str | None = None
     """Thoughts that a server took out of the text."""

@@ -7,10 +7,11 @@ input is no reaction to it. Assistant turns of the input that call tools are kep
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeAlias
 
 from jinja2 import TemplateError
 
@@ -19,6 +20,8 @@ from specflow.data.conversations import Defect
 from specflow.data.prompts import Prompt
 from specflow.data.thinking import mode_defect
 
+Ids: TypeAlias = "array[int]"
+"""Token ids at four bytes each: every row of a run is in memory."""
 Render = Callable[[Sequence[Mapping[str, Any]], "Sequence[Any] | None", "bool | None"], list[int]]
 """Token ids of messages, tools and thinking mode, up to where the answer begins."""
 
@@ -33,8 +36,8 @@ class Dialogue:
     """For each further turn, the messages of the input between the answer before it and its own."""
     thinking: bool | None
     tools: list[Any] | None
-    prompt_ids: list[int] = field(default_factory=list)
-    asked: list[list[int]] = field(default_factory=list)
+    prompt_ids: Ids = field(default_factory=lambda: array("i"))
+    asked: list[Ids] = field(default_factory=list)
     """The prompt of every answer."""
     answers: list[Answer] = field(default_factory=list)
     defect: Defect | None = None
@@ -62,7 +65,7 @@ class Dialogue:
     def prepare(self, render: Render, *, room: int | None) -> None:
         """Render the next prompt; one that the template refuses, or above ``room`` tokens, gives the row up."""
         try:
-            self.prompt_ids = render(self.messages, self.tools, self.thinking)
+            self.prompt_ids = array("i", render(self.messages, self.tools, self.thinking))
         except TemplateError as error:  # for example: no system turns, or turns must alternate
             self.refuse("template_refused", str(error))
             return
@@ -73,8 +76,8 @@ class Dialogue:
 
     def accept(self, answer: Answer, *, ends: frozenset[int]) -> None:
         """Take an answer in; afterwards the row is done, given up, or to be prepared for its next turn."""
-        self.asked.append(answer.prompt_ids or self.prompt_ids)
-        self.answers.append(answer)
+        self.asked.append(_packed(answer.prompt_ids) or self.prompt_ids)
+        self.answers.append(replace(answer, prompt_ids=None, tokens=_packed(answer.tokens)))
         self.messages = [*self.messages, answer.message()]
         self.defect = _empty(answer, ends) or mode_defect(
             answer.text, reasoning=answer.reasoning, declared=self.thinking, finish=answer.finish
@@ -102,6 +105,10 @@ def open_dialogue(row: Prompt, *, every_turn: bool, thinking: bool | None = None
         thinking=thinking if declared is None else declared,
         tools=getattr(row, "tools", None),
     )
+
+
+def _packed(ids: Sequence[int] | None) -> Ids | None:
+    return None if ids is None else array("i", ids)
 
 
 def _empty(answer: Answer, ends: frozenset[int]) -> Defect | None:

@@ -73,18 +73,21 @@ def set_aside(dialogues: Sequence[Dialogue]) -> list[Quarantined]:
     ]
 
 
-def cut_short(dialogues: Sequence[Dialogue]) -> list[Quarantined]:
-    """The usable rows whose last answer ended by length."""
+def cut_short(dialogues: Sequence[Dialogue], *, keep: bool) -> list[Quarantined]:
+    """The rows to drop because their last answer ended by length.
+
+    With ``keep`` only those without ids: rendered as text, half an answer would get the end of a whole one.
+    """
     return [
         Quarantined(
             source=d.row.source,
             row=d.row.row,
             reason="ended_by_length",
-            detail=f"{d.answers[-1].token_count} tokens",
+            detail=f"{d.answers[-1].token_count} tokens{'' if d.answers[-1].tokens else ', and no ids are known'}",
             id=d.row.id,
         )
         for d in dialogues
-        if not d.defect and d.answers[-1].finish == "length"
+        if not d.defect and d.answers[-1].finish == "length" and not (keep and d.answers[-1].tokens)
     ]
 
 
@@ -99,13 +102,15 @@ def conversation(dialogue: Dialogue, *, greedy: bool, every_turn: bool, further:
         "tools": dialogue.tools,
         "thinking": dialogue.thinking,
         **({"chat_template_kwargs": dict(further)} if further else {}),
-        **({} if last.tokens is None else {"prompt_ids": dialogue.asked[-1], "answer_ids": last.tokens}),
+        **({} if last.tokens is None else {"prompt_ids": list(dialogue.asked[-1]), "answer_ids": list(last.tokens)}),
         "finish": last.finish,
         "greedy": greedy,
     }
     pairs = list(zip(dialogue.asked, dialogue.answers, strict=True))
     if every_turn and all(answer.tokens is not None for _, answer in pairs):
-        row["turns"] = [{"prompt_ids": p, "answer_ids": a.tokens, "finish": a.finish} for p, a in pairs]
+        row["turns"] = [
+            {"prompt_ids": list(p), "answer_ids": list(a.tokens or ()), "finish": a.finish} for p, a in pairs
+        ]
     return row
 
 

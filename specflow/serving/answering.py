@@ -157,15 +157,22 @@ def parsed(reply: Mapping[str, Any], dialogue: Dialogue) -> Answer:
         id=dialogue.row.id,
         turn=dialogue.turn,
         prompt_sha256=dialogue.prompt_sha256,
-        text=message.get("content") or "",
+        text=_text(message.get("content")),
         finish=str(choice.get("finish_reason")),
         tokens=tokens,
         token_count=count,
         prompt_count=read,
-        prompt_ids=prompt if prompt != dialogue.prompt_ids else None,
+        prompt_ids=prompt if prompt != list(dialogue.prompt_ids) else None,
         reasoning=message.get("reasoning_content") or message.get("reasoning") or None,
         tool_calls=message.get("tool_calls") or None,
     )
+
+
+def _text(content: Any) -> str:
+    """Content is text, nothing, or (rarely) a list of parts of text."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content or ""
 
 
 def _ids(value: Any) -> list[int] | None:

@@ -135,9 +135,11 @@ class OpenAIClient:
 
 def _completion(response: httpx.Response) -> dict[str, Any]:
     value = response.json()
-    if not isinstance(value, dict) or not value.get("choices") or "message" not in value["choices"][0]:
-        raise ValueError("no choices with a message")
-    return value
+    choices = value.get("choices") if isinstance(value, dict) else None
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+        raise ValueError("no choice with a message")
+    return dict(value)
 
 
 def _retry_after(response: httpx.Response) -> float | None:

@@ -77,7 +77,7 @@ def run(inputs: Inputs, params: RegenerateParams, context: Context) -> Metrics:
         dialogues, engine = answer_prompts(prompts.rows, prompts.total, inputs.one("target").path, params, context)
         bad = [*prompts.quarantined, *set_aside(dialogues)]
         enforce_share(bad, total=prompts.total, largest_share=params.max_skipped)
-        dropped = cut_short(dialogues) if params.length_limited == "drop" else []
+        dropped = cut_short(dialogues, keep=params.length_limited == "keep")
         gone = {row.id for row in dropped}
         kept = [d for d in dialogues if not d.defect and d.row.id not in gone]
         if not kept:

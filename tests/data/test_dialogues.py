@@ -114,7 +114,17 @@ def test_such_an_answer_is_the_last_one(made: dict[str, Any], reason: str | None
     assert not dialogue.open
     assert (dialogue.defect.reason if dialogue.defect else None) == reason
     assert len(dialogue.later) == 2
-    assert [q.detail for q in cut_short([dialogue])] == (["2 tokens"] if made.get("finish") == "length" else [])
+    cut = ["2 tokens"] if made.get("finish") == "length" else []
+    assert [q.detail for q in cut_short([dialogue], keep=False)] == cut
+    assert not cut_short([dialogue], keep=True)
+
+
+def test_half_an_answer_without_ids_cannot_be_kept() -> None:
+    dialogue = open_dialogue(prompt([user("a")]), every_turn=False)
+    dialogue.prepare(render, room=None)
+    dialogue.accept(answer(dialogue, finish="length", tokens=None), ends=ENDS)
+    for keep in (False, True):
+        assert [q.detail for q in cut_short([dialogue], keep=keep)] == ["2 tokens, and no ids are known"]
 
 
 def test_a_blank_answer_of_real_tokens_is_an_answer() -> None:

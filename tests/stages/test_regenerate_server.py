@@ -339,7 +339,7 @@ def test_a_mode_that_is_not_the_declared_one_is_set_aside(root: Path, tmp_path: 
         "row 0": completion("yes"),
         "row 1": completion("<think>\nhm\n</think>\n\nyes"),
         "row 2": completion("yes", message={"reasoning_content": "hm"}),
-        "row 3": completion("hm, hm", finish="length"),
+        "row 3": completion("hm, hm", finish="length", token_ids=[5, 6]),
         "held": completion("hm</think>yes"),
     }
 
@@ -359,10 +359,16 @@ def test_a_mode_that_is_not_the_declared_one_is_set_aside(root: Path, tmp_path: 
     assert thought["messages"][-1] == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
 
 
-@pytest.mark.parametrize("policy", ["keep", "drop"])
-def test_answers_that_ended_by_length_are_marked_or_dropped(root: Path, tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize(("policy", "with_ids"), [("keep", True), ("drop", True), ("keep", False)])
+def test_answers_that_ended_by_length_are_marked_or_dropped(
+    root: Path, tmp_path: Path, policy: str, with_ids: bool
+) -> None:
+    end = json.loads((root / "target/config.json").read_text())["eos_token_id"]
+
     def answer(body: dict[str, Any]) -> dict[str, Any]:
-        return completion("and so on", finish="length" if body["messages"][-1]["content"] < "row 2" else "stop")
+        cut = body["messages"][-1]["content"] < "row 2"
+        ids = {"token_ids": [5, 6] if cut else [5, end]} if with_ids else {}
+        return completion("and so on", finish="length" if cut else "stop", **ids)
 
     context = FakeContext(tmp_path / "work")
     with FakeServer(answer=answer) as server:
@@ -370,9 +376,10 @@ def test_answers_that_ended_by_length_are_marked_or_dropped(root: Path, tmp_path
     cut = [t for t in [*TEXTS, "held"] if t < "row 2"]
     assert len(cut) == 13
     found = {r["messages"][0]["content"]: r["finish"] for r in rows(context)}
-    marked = dict.fromkeys(cut, "length") if policy == "keep" else {}
+    kept = policy == "keep" and with_ids  # half an answer can be kept only by its ids
+    marked = dict.fromkeys(cut, "length") if kept else {}
     assert found == {**{t: "stop" for t in TEXTS if t not in cut}, **marked}
-    assert metrics["dropped_by_length"] == len(reasons(context)) == (13 if policy == "drop" else 0)
+    assert metrics["dropped_by_length"] == len(reasons(context)) == (0 if kept else 13)
     assert {reason for _, reason in reasons(context)} <= {"ended_by_length"}
 
 
@@ -394,13 +401,13 @@ def test_turns_are_answered_in_order_and_on_top_of_the_new_ones(root: Path, tmp_
         talk = [m for m in body["messages"] if m["role"] != "system"]
         assert old not in talk
         last = talk[-1]["content"]
-        return completion(f"{len(talk) - 1}:{last}", finish="length" if "long" in last else "stop")
+        more: dict[str, Any] = {"finish": "length", "token_ids": [5, 6]} if "long" in last else {}
+        return completion(f"{len(talk) - 1}:{last}", **more)
 
-    section_rows = [list(messages) for messages in train]
-    section_rows[1] = section_rows[1][:-1]
+    train[1].pop()  # it is what is asked for
     context = FakeContext(tmp_path / "work")
     with FakeServer(answer=answer) as server:
-        metrics = run(root, context, params(tmp_path, server.url, train=section_rows, turns="all"))
+        metrics = run(root, context, params(tmp_path, server.url, train=train, turns="all"))
         asked = [body["messages"][-1]["content"] for body in server.bodies]
     assert [r["messages"] for r in rows(context)][:3] == expected
     assert [name for name in asked if name[0] == "a"] == ["a1", "a2", "a3"]
