@@ -50,7 +50,7 @@ class Retrying:
         """Seconds before try ``attempt + 1``: at least what the server asked for, and never the same for all."""
         if asked is not None:
             return min(asked, LONGEST_ASKED_WAIT) + random.uniform(0, self.backoff)
-        return random.uniform(0.5, 1.0) * min(self.backoff * 2**attempt, LONGEST_WAIT)
+        return random.uniform(0.5, 1.0) * min(self.backoff * 2.0**attempt, LONGEST_WAIT)
 
 
 class OpenAIClient:

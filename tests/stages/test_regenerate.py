@@ -292,7 +292,7 @@ def test_every_turn_is_the_targets_own_on_top_of_its_earlier_ones(root: Path, tm
             choices = target.head(output.last_hidden_BTH[0]).argmax(-1).tolist()
             assert choices[len(rendered) - 1 : -1] == turn["answer_ids"]
     assert metrics["answers"] == sum(len(r["turns"]) for r in made)
-    assert {len(r["turns"]) for r in made} == {1, 2, 3}
+    assert {1, 3} <= {len(r["turns"]) for r in made}
 
 
 @pytest.mark.parametrize("die_after", range(9))
