@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import specflow
-from specflow.cli import artifacts, doctor, files, flows, stages
+from specflow.cli import artifacts, doctor, files, flows, inspect, stages
 from specflow.cli.group import Group
 
 app = typer.Typer(
@@ -37,4 +37,5 @@ files.register(app)
 doctor.register(app)
 flows.register(app)
 artifacts.register(app)
+inspect.register(app)
 stages.register(app)

@@ -17,6 +17,8 @@ from specflow.config.overrides import Override
 from specflow.workflow.registry import STAGE_NAMES
 
 PER_DRAFTER = ("train", "export", "verify", "bench")
+FLOWS = {"vocab": "vocabulary"}
+"""Stages that are not in the default flow, and one that has them."""
 UPSTREAM = typer.Option("--upstream", help="Also run what is missing before it; without this, that is an error.")
 DRAFTER = typer.Option("--drafter", metavar="NAME", help="Only this drafter of the configuration; without it, all.")
 
@@ -97,7 +99,7 @@ def _shared(stage: str) -> list[inspect.Parameter]:
         _keyword("config", Annotated[str, options.CONFIG], inspect.Parameter.empty),
         _keyword("settings", Annotated[list[str] | None, options.SET], None),
         _keyword("store", options.StoreOption, None),
-        _keyword("flow", Annotated[str, options.FLOW], options.DEFAULT_FLOW),
+        _keyword("flow", Annotated[str, options.FLOW], FLOWS.get(stage, options.DEFAULT_FLOW)),
         _keyword("upstream", Annotated[bool, UPSTREAM], False),
         _keyword("as_json", Annotated[bool, options.JSON], False),
     ]

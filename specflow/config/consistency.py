@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from specflow.config.document import KeyPath
+from specflow.config.regenerate import RegenerateParams
 from specflow.config.root import Config
 from specflow.config.target_facts import target_facts
 
@@ -33,6 +34,7 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
             config.regenerate.temperature,
             "0",
         )
+    yield from _engine_of_answers(config.regenerate)
     train = {source.rows_of: index for index, source in enumerate(config.regenerate.train)}
     for index, source in enumerate(config.regenerate.heldout):
         if source.rows_of in train:
@@ -43,6 +45,17 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
                 source.place,
                 f"another source than regenerate.train.{train[source.rows_of]}",
             )
+
+
+def _engine_of_answers(section: RegenerateParams) -> Iterator[Inconsistency]:
+    """A server needs an address; the embedded engine samples from the whole distribution."""
+    if section.engine == "openai":
+        if section.server.url is None:
+            yield ("regenerate", "server", "url"), "no server", None, "its address, as http://127.0.0.1:30000/v1"
+        return
+    for name, neutral in (("top_p", 1.0), ("top_k", None)):
+        if (value := getattr(section, name)) != neutral:
+            yield ("regenerate", name), "the embedded engine has no such sampling", value, "engine: openai"
 
 
 def _beyond_the_target(config: Config) -> Iterator[Inconsistency]:

@@ -17,6 +17,7 @@ from specflow.config.report import ReportParams
 from specflow.config.target import TargetParams
 from specflow.config.tokenize import TokenizeParams
 from specflow.config.verify import VerifyParams
+from specflow.config.vocab import VocabParams
 
 DrafterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
 
@@ -31,6 +32,7 @@ class Config(Section):
     target: TargetParams = Field(description="The model that a drafter is made for.")
     regenerate: RegenerateParams = Field(description="The target's answers to prompts.")
     tokenize: TokenizeParams = Field(default=TokenizeParams(), description="Token ids and supervised spans.")
+    vocab: VocabParams = Field(default=VocabParams(), description="The draft vocabulary; in flow `vocabulary`.")
     capture: CaptureParams = Field(description="The target's hidden states.")
     drafters: dict[DrafterName, DrafterParams] = Field(min_length=1, description="Drafters to make, by name.")
     export: ExportParams = Field(default=ExportParams(), description="Layout for a serving engine.")

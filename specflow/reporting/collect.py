@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from specflow.reporting.curves import Curves, read_curves
 
 SHARE_BINS = 10
+SHORTEST_BIN = 16
+"""Documents below this many tokens are one bin; each further bin is twice as wide."""
 
 
 class Made(Protocol):
@@ -67,8 +69,10 @@ class Corpus:
     """``split, kind, documents, tokens, supervised, longest``."""
     share_counts: Sequence[int] = ()
     """Documents by supervised share, ``SHARE_BINS`` equal bins of [0, 1]."""
-    quarantined: Mapping[str, int] = field(default_factory=dict)
-    """Rows set aside, by stage and reason."""
+    length_counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By split, documents by length: below 16 tokens, then 16 to 31, 32 to 63 and so on."""
+    set_aside: Sequence[Mapping[str, Any]] = ()
+    """``made, reason, rows, of, example``: rows set aside, the most frequent reason of a kind of artifact first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,32 +134,52 @@ def _keys(made: Made) -> set[str]:
 def _corpus(documents: Iterable[TokenDocument], data: Sequence[Made]) -> Corpus:
     groups: dict[tuple[str, str], Counter[str]] = {}
     bins = [0] * SHARE_BINS
+    lengths: dict[str, Counter[int]] = {}
     for document in documents:
         length, supervised = len(document.ids), sum(bool(s) for s in document.supervised)
         group = groups.setdefault((document.split, document.kind), Counter())
         group.update(documents=1, tokens=length, supervised=supervised)
         group["longest"] = max(group["longest"], length)
+        lengths.setdefault(document.split, Counter())[_length_bin(length)] += 1
         bins[min(int(SHARE_BINS * supervised / max(length, 1)), SHARE_BINS - 1)] += 1
     order = sorted(groups, key=lambda g: (g[0] != "train", g))
     return Corpus(
         rows=[{"split": split, "kind": kind, **groups[split, kind]} for split, kind in order],
         share_counts=bins,
-        quarantined=dict(sorted(_quarantined(data).items())),
+        length_counts=_by_length(lengths),
+        set_aside=[row for made in data for row in _set_aside(made)],
     )
 
 
-def _quarantined(data: Sequence[Made]) -> Counter[str]:
+def _length_bin(length: int) -> int:
+    return max(0, (length // SHORTEST_BIN).bit_length())
+
+
+def _by_length(lengths: Mapping[str, Counter[int]]) -> dict[str, list[int]]:
+    """The same bins for every split, training first."""
+    count = 1 + max((bin for counts in lengths.values() for bin in counts), default=-1)
+    return {s: [lengths[s][i] for i in range(count)] for s in sorted(lengths, key=lambda s: (s != "train", s))}
+
+
+def _set_aside(made: Made) -> list[dict[str, Any]]:
+    path = made.path / "quarantine.jsonl"
+    if not path.exists():
+        return []
     found: Counter[str] = Counter()
-    for made in data:
-        path = made.path / "quarantine.jsonl"
-        if not path.exists():
-            continue
-        with path.open(encoding="utf-8", newline="\n") as file:  # texts may hold other line separators
-            for line in file:
-                if line.strip():
-                    row = json.loads(line)
-                    found[f"{made.kind}: {row.get('reason') or row.get('code') or 'unknown'}"] += 1
-    return found
+    examples: dict[str, str] = {}
+    with path.open(encoding="utf-8", newline="\n") as file:  # texts may hold other line separators
+        for line in file:
+            if line.strip():
+                row = json.loads(line)
+                reason = str(row.get("reason") or "unknown")
+                found[reason] += 1
+                place = f"{row.get('source', '')}:{row.get('row', '')}".strip(":")
+                examples.setdefault(reason, f"{place} {row.get('detail') or ''}".strip())
+    of = made.metrics.get("prompts", made.metrics.get("rows"))
+    return [
+        {"made": made.kind, "reason": reason, "rows": rows, "of": of, "example": examples[reason]}
+        for reason, rows in sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
+    ]
 
 
 def _name(made: Made) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specflow.reporting.collect import SHARE_BINS, Corpus, DrafterResult
+from specflow.reporting.collect import SHARE_BINS, SHORTEST_BIN, Corpus, DrafterResult
 from specflow.reporting.curves import smooth
 from specflow.reporting.palette import DRAFTER, PLAIN, PREDICTED, ROUND_PARTS, series_colours
 
@@ -44,6 +44,31 @@ def drafter_figures(drafter: DrafterResult) -> dict[str, list[PageFigure]]:
     if drafter.curves.tau.steps:
         found["training"].append(_heldout(drafter, prefix))
     return found
+
+
+def length_figure(corpus: Corpus) -> PageFigure:
+    """Histogram of the documents' lengths, by split."""
+    count = max((len(counts) for counts in corpus.length_counts.values()), default=0)
+    edges = [0, *(SHORTEST_BIN * 2**i for i in range(count))]
+    labels = [f"{edges[i]}–{edges[i + 1] - 1}" for i in range(count)]
+    colours = dict(zip(corpus.length_counts, (DRAFTER, PLAIN), strict=False))
+    names = {"heldout": "held-out"}
+    data = [
+        {
+            "type": "bar", "name": names.get(split, split), "x": labels, "y": list(counts),
+            "marker": {"color": colours.get(split, PREDICTED)}, "hovertemplate": "%{x} tokens: %{y} documents",
+        }
+        for split, counts in corpus.length_counts.items()
+    ]  # fmt: skip
+    return _figure(
+        "data-length", "Length of a document", "Documents by their tokens; each bin is twice as wide as the last.",
+        data or [{"type": "bar", "x": [], "y": []}],
+        {
+            "barmode": "stack",
+            "xaxis": {"type": "category", "title": {"text": "tokens"}},
+            "yaxis": {"title": {"text": "documents"}},
+        },
+    )  # fmt: skip
 
 
 def share_figure(corpus: Corpus) -> PageFigure:

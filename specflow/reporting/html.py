@@ -7,8 +7,11 @@ from typing import Any
 
 from specflow.reporting import text
 from specflow.reporting.collect import Corpus, DrafterResult, ReportData
-from specflow.reporting.figures import drafter_figures, share_figure
+from specflow.reporting.figures import drafter_figures, length_figure, share_figure
 from specflow.reporting.summary import best_drafter, headline
+
+EXAMPLE_LENGTH = 160
+"""Characters of a set-aside row's example: a detail may quote a whole text."""
 
 
 def render_html(data: ReportData) -> str:
@@ -213,13 +216,19 @@ def _corpus(corpus: Corpus) -> dict[str, Any]:
     share = text.percent(supervised / max(tokens, 1))
     longest = text.count(max((row["longest"] for row in corpus.rows), default=0))
     rows.append(["all", "", text.count(documents), text.count(tokens), text.count(supervised), share, longest])
-    set_aside = ", ".join(f"{reason} {n}" for reason, n in corpus.quarantined.items()) or "none"
     return {
         "head": ["split", "kind", "documents", "tokens", "supervised", "share", "longest"],
         "rows": rows,
-        "quarantined": f"Rows set aside (quarantine): {set_aside}.",
-        "figure": share_figure(corpus),
-    }
+        "figures": [length_figure(corpus), share_figure(corpus)],
+        "set_aside_head": ["artifact", "reason", "rows", "share", "first one"],
+        "set_aside": [
+            [
+                row["made"], row["reason"], text.count(row["rows"]),
+                text.percent(row["rows"] / row["of"], 1) if row["of"] else text.NONE, row["example"][:EXAMPLE_LENGTH],
+            ]
+            for row in corpus.set_aside
+        ],
+    }  # fmt: skip
 
 
 def _conventions(result: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -2,27 +2,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from specflow.data.answers import Answer, AnswerLog, prompt_hash, read_answers
 
 
 def answer(n: int) -> Answer:
-    return Answer(id=f"r{n}", prompt_sha256=prompt_hash([n]), tokens=[n, n + 1], finish="stop")
+    text = "two lines\n\u2028of it"  # whatever splits lines elsewhere
+    return Answer(id=f"r{n}", turn=n % 2, prompt_sha256=prompt_hash([n]), text=text, tokens=[n, n + 1], finish="stop")
 
 
-def test_answers_survive_every_cut_of_the_file(tmp_path: Path) -> None:
+def test_answers_survive_every_cut_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)  # hundreds of them take seconds
     path = tmp_path / "answers.jsonl"
     with AnswerLog(path) as log:
         for n in range(3):
             log.append(answer(n))
     data = path.read_bytes()
     ends = [i + 1 for i, byte in enumerate(data) if byte == 10]
-    for cut in range(len(data) + 1):
+    cuts = {*range(0, len(data), 9), *(end + n for end in [0, *ends] for n in (-1, 0, 1))}
+    for cut in sorted(cuts & set(range(len(data) + 1))):
         path.write_bytes(data[:cut])
         whole = sum(end <= cut for end in ends)
-        assert read_answers(path) == {f"r{n}": answer(n) for n in range(whole)}
+        assert read_answers(path) == {(f"r{n}", n % 2): answer(n) for n in range(whole)}
         with AnswerLog(path) as log:  # what is appended to a torn file must be readable, too
             log.append(answer(9))
-        assert sorted(read_answers(path)) == [f"r{n}" for n in [*range(whole), 9]]
+        assert sorted(read_answers(path)) == [(f"r{n}", n % 2) for n in [*range(whole), 9]]
 
 
 def test_no_file_is_no_answers(tmp_path: Path) -> None:

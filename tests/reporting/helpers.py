@@ -88,7 +88,16 @@ def report_data(names: tuple[str, ...] = ("dflash",)) -> ReportData:
                 }
             ],
             share_counts=[0, 1, 2, 3, 4, 5, 4, 3, 2, 1],
-            quarantined={"tokens: too_long": 7},
+            length_counts={"train": [3, 20, 41, 9], "heldout": [0, 4, 5, 1]},
+            set_aside=[
+                {
+                    "made": "tokens",
+                    "reason": "too_long",
+                    "rows": 7,
+                    "of": 200,
+                    "example": "a.jsonl:3 <b>4096</b> tokens",
+                }
+            ],
         ),
         features={"tokens": 5678},
         lineage=[

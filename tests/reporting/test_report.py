@@ -52,7 +52,8 @@ def test_page_shows_the_figures(page: str, data: ReportData) -> None:
         text.number(found["drafter_tokens_per_second"], 1),
         text.interval(found["speedup_low"], found["speedup_high"]),
         "1,234",
-        "too_long 7",
+        '<td class="">too_long</td><td class="n">7</td><td class="n">3.5 %</td>',
+        "a.jsonl:3 &lt;b&gt;4096&lt;/b&gt; tokens",
         "14.2",
         "1.50×",
         "Greedy output is equal",
@@ -68,10 +69,10 @@ def test_page_holds_every_figure_as_valid_json(page: str) -> None:
     ids = re.findall(r"data-figure", page.split("<script>")[0])
     specs = re.findall(r'<script type="application/json" id="([^"]+)-spec">(.*?)</script>', page)
     names = [name for name, _ in specs]
-    assert len(ids) == len(specs) == 9
+    assert len(ids) == len(specs) == 10
     assert names == [
         "dflash-rates", "dflash-tau", "dflash-cumulative", "dflash-conditional", "dflash-round", "dflash-per-token",
-        "dflash-loss", "dflash-heldout", "data-share",
+        "dflash-loss", "dflash-heldout", "data-length", "data-share",
     ]  # fmt: skip
     figures = {name: json.loads(spec) for name, spec in specs}
     cumulative = {t["name"]: t["y"] for t in figures["dflash-cumulative"]["data"]}
@@ -153,18 +154,25 @@ def test_gather_joins_by_drafter_key_and_counts_the_data(tmp_path: Path) -> None
         (tmp_path / name / "result.json").write_text(json.dumps({"made_by": name}))
     tokens = made("tokens", "t")
     (tokens.path / "quarantine.jsonl").write_text(
-        '{"detail": "a\u2028b", "reason": "empty"}\n{"reason": "empty"}\n', encoding="utf-8"
+        '{"reason": "long", "row": 1}\n{"detail": "a\u2028b", "reason": "empty", "row": 2, "source": "f"}\n'
+        '{"reason": "empty"}\n',
+        encoding="utf-8",
     )
+    tokens.metrics["rows"] = 40
     documents = [
         SimpleNamespace(split="train", kind="x", ids=[1] * 10, supervised=[True] * 5 + [False] * 5),
         SimpleNamespace(split="train", kind="x", ids=[1] * 4, supervised=[True] * 4),
-        SimpleNamespace(split="heldout", kind="x", ids=[1] * 10, supervised=[False] * 10),
+        SimpleNamespace(split="heldout", kind="x", ids=[1] * 32, supervised=[False] * 32),
     ]
     data = gather(
         title="t", drafters=drafters, verifications=[], benchmarks=benchmarks, data=[tokens], documents=documents
     )
     assert [(d.name, d.benchmark) for d in data.drafters] == [("a", {"made_by": "r1"}), ("b", {"made_by": "r2"})]
-    assert data.corpus.quarantined == {"tokens: empty": 2}
+    assert data.corpus.set_aside == [
+        {"made": "tokens", "reason": "empty", "rows": 2, "of": 40, "example": "f:2 a\u2028b"},
+        {"made": "tokens", "reason": "long", "rows": 1, "of": 40, "example": "1"},
+    ]
+    assert data.corpus.length_counts == {"train": [2, 0, 0], "heldout": [0, 0, 1]}
     assert data.corpus.share_counts == [1, 0, 0, 0, 0, 1, 0, 0, 0, 1]
     assert data.corpus.rows[0] == {
         "split": "train", "kind": "x", "documents": 2, "tokens": 14, "supervised": 9, "longest": 10,

@@ -69,7 +69,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def use(monkeypatch: pytest.MonkeyPatch, decoder: FakeDecoder) -> FakeDecoder:
+def use(monkeypatch: pytest.MonkeyPatch, decoder: Any) -> Any:
     module = types.ModuleType("specflow.decoding.plain")
     module.decode_plain = decoder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "specflow.decoding.plain", module)
@@ -220,11 +220,6 @@ def test_prompts_without_room_for_an_answer_are_set_aside(
     assert metrics["quarantine_reasons"] == {"prompt_too_long": 1}
 
 
-def test_think_tags_are_counted() -> None:
-    found = [bool(regenerate.THINK_TAG.search(t)) for t in ("<think>", "a</think>b", "< Thinking >", "I think > x", "")]
-    assert found == [True, True, True, False, False]
-
-
 def test_check_names_file_and_line(tmp_path: Path) -> None:
     section = params(tmp_path)
     assert list(regenerate.check(section)) == []
@@ -269,3 +264,70 @@ def test_real_answers_are_the_targets_greedy_ones(root: Path, tmp_path: Path) ->
         assert choices[start - 1 : -1] == row["answer_ids"]
         assert (row["finish"] == "stop") == (ids[-1] in target.end_ids)
         assert len(row["answer_ids"]) == 12 or row["finish"] == "stop"
+
+
+def test_every_turn_is_the_targets_own_on_top_of_its_earlier_ones(root: Path, tmp_path: Path) -> None:
+    from specflow.targets.target import Target
+
+    tiny_target(tmp_path)  # with so many end tokens that answers do end
+    generation = tmp_path / "target/generation_config.json"
+    generation.write_text(json.dumps(json.loads(generation.read_text()) | {"eos_token_id": list(range(60))}))
+    old = {"role": "assistant", "content": "something that the target never said"}
+    talks = [[f"{a}{n}" for n in range(3)] for a in "abcdefgh"]
+    train = [{"messages": [m for t in talk for m in ({"role": "user", "content": t}, old)][:-1]} for talk in talks]
+    context = FakeContext(tmp_path / "work")
+    section = params(tmp_path, train=train, turns="all", max_new_tokens=6, batch_size=2, max_skipped=0.9)
+    metrics = run(tmp_path, context, section)
+    target = Target.load(tmp_path / "target", precision="fp32", threads=1)
+    made = rows(context)
+    for row in made:
+        assert old not in row["messages"]
+        assert [t["finish"] for t in row["turns"][:-1]] == ["stop"] * (len(row["turns"]) - 1)
+        for n, turn in enumerate(row["turns"]):
+            before = row["messages"][: 2 * n + 1]
+            rendered = target.tokenizer.apply_chat_template(before, add_generation_prompt=True, return_dict=False)
+            assert turn["prompt_ids"] == rendered
+            ids = turn["prompt_ids"] + turn["answer_ids"]
+            output = target.forward(torch.tensor([ids]), target.new_cache(1, len(ids)))
+            choices = target.head(output.last_hidden_BTH[0]).argmax(-1).tolist()
+            assert choices[len(rendered) - 1 : -1] == turn["answer_ids"]
+    assert metrics["answers"] == sum(len(r["turns"]) for r in made)
+    assert {1, 3} <= {len(r["turns"]) for r in made}
+
+
+@pytest.mark.parametrize("die_after", range(9))
+def test_a_killed_run_of_many_turns_resumes_to_the_same_bytes(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, die_after: int
+) -> None:
+    old = {"role": "assistant", "content": "old"}
+    talks = [["a", "b c", "d"], ["e"], ["f", "g"], ["h", "i"]]
+    train = [{"messages": [m for t in talk for m in ({"role": "user", "content": t}, old)][:-1]} for talk in talks]
+    section = params(tmp_path, train=train, turns="all", max_skipped=0.5)
+    done = 0
+
+    def counted(limit: int | None) -> Any:
+        def decode(target: Any, prompts: Any, *, on_done: Any, **_: Any) -> None:
+            nonlocal done
+            for i, prompt in enumerate(prompts):
+                if done == limit:
+                    raise Killed
+                done += 1
+                tokens = [prompt[-3] % 200, len(prompt) % 200, *target.end_ids]
+                on_done(i, Generation(prompt_length=len(prompt), tokens=tokens, finish="stop"))
+
+        return decode
+
+    use(monkeypatch, counted(None))
+    whole = FakeContext(tmp_path / "whole")
+    run(root, whole, section)
+    assert done == 9
+    done = 0
+    use(monkeypatch, counted(die_after))
+    with pytest.raises(Killed):
+        run(root, FakeContext(tmp_path / "work"), section)
+    done = 0
+    use(monkeypatch, counted(None))
+    again = FakeContext(tmp_path / "work")
+    assert run(root, again, section)["decoded_rows"] == done == 9 - die_after
+    assert tree(again.output) == tree(whole.output)
+    assert [[len(t["answer_ids"]) for t in r["turns"]] for r in rows(again)] == [[3] * n for n in (3, 1, 2, 2, 1)]

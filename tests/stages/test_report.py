@@ -71,7 +71,7 @@ def test_payload_and_summary(given: Inputs, tmp_path: Path) -> None:
     assert sorted(found["kinds"]) == ["broad", "service"]
     assert found["kinds"]["service"]["speedup"] == pytest.approx(0.045 * 24 / 0.4)
     page = files["report.html"].decode()
-    assert "empty_answer 1" in page
+    assert '<td class="">empty_answer</td><td class="n">1</td>' in page
     assert "outputs are equal" in page
     assert "small" in context.messages[0]
     assert "22.2" in context.messages[0]
