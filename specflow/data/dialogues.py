@@ -40,6 +40,8 @@ class Dialogue:
     asked: list[Ids] = field(default_factory=list)
     """The prompt of every answer."""
     answers: list[Answer] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    """Of every answer, in ``messages``."""
     defect: Defect | None = None
     """Why the row cannot be used."""
     open: bool = True
@@ -78,6 +80,7 @@ class Dialogue:
         """Take an answer in; afterwards the row is done, given up, or to be prepared for its next turn."""
         self.asked.append(_packed(answer.prompt_ids) or self.prompt_ids)
         self.answers.append(replace(answer, prompt_ids=None, tokens=_packed(answer.tokens)))
+        self.places.append(len(self.messages))
         self.messages = [*self.messages, answer.message()]
         self.defect = _empty(answer, ends) or mode_defect(
             answer.text, reasoning=answer.reasoning, declared=self.thinking, finish=answer.finish

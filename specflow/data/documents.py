@@ -70,7 +70,12 @@ def iterate_documents(path: Path) -> Iterator[TokenDocument]:
     file = path / TOKENS_FILE if path.is_dir() else path
     with file.open(encoding="utf-8") as lines:
         for line in lines:
-            yield _from_json(json.loads(line))
+            yield parse_line(line)
+
+
+def parse_line(line: str | bytes) -> TokenDocument:
+    """The document of a line of ``tokens.jsonl``."""
+    return _from_json(json.loads(line))
 
 
 def spans_of(supervised: list[bool]) -> list[list[int]]:

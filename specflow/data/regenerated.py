@@ -92,13 +92,18 @@ def cut_short(dialogues: Sequence[Dialogue], *, keep: bool) -> list[Quarantined]
 
 
 def conversation(dialogue: Dialogue, *, greedy: bool, every_turn: bool, further: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of ``conversations.jsonl``. Ids are there where the target's own are known."""
+    """A line of ``conversations.jsonl``. Ids are there where the target's own are known.
+
+    ``answered`` has the places of the target's own turns in ``messages``: the other turns of the assistant are the
+    input's, and nothing to learn.
+    """
     last = dialogue.answers[-1]
     row = {
         "id": dialogue.row.id,
         "split": dialogue.row.split,
         "kind": dialogue.row.kind,
         "messages": dialogue.messages,
+        "answered": dialogue.places,
         "tools": dialogue.tools,
         "thinking": dialogue.thinking,
         **({"chat_template_kwargs": dict(further)} if further else {}),

@@ -64,8 +64,11 @@ def rows_of(
     supervise_tool_calls: bool = True,
     last_turn_only: bool = False,
     unfinished: bool = False,
+    answered: Collection[int] | None = None,
 ) -> list[Row]:
     """Rows of a conversation that ends with an assistant turn.
+
+    ``answered``: places of the assistant turns to learn from; none are all of them. The last turn is one of them.
 
     Turns share a row where the rendering up to the end of each is how the row begins. A template that
     rewrites history (drops think blocks, for example) gives a row for each turn that it rewrites.
@@ -74,7 +77,8 @@ def rows_of(
     Raises :class:`NotAsServed`, or jinja's ``TemplateError`` where the template refuses the messages.
     """
     chat = renderer.chat(messages, tools=tools, thinking=thinking, arguments=arguments)
-    ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant"]
+    mine = range(len(messages)) if answered is None else answered
+    ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant" and i in mine]
     turns = Turns(chat)
     whole: Encoded | None = None
     groups: list[list[_Span]] = []

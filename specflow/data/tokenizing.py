@@ -4,7 +4,8 @@ Where the conversation was regenerated, the document is ``prompt_ids + answer_id
 target really read and produced, which are what an engine sees when it serves. Rendering the text
 again may give other ids (a tokenizer does not undo its own decoding); such rows keep the produced
 ids and are counted as ``retokenised_differs``. Supervised is the whole answer, with the end token
-if it finished by one. Conversations without produced ids get their spans from render boundaries.
+if it finished by one. Conversations without produced ids get their spans from render boundaries; where a row
+says which turns are the target's (``answered``), only they are supervised.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from specflow.data.conversations import clean, defect
+from specflow.data.answered import usable_row
+from specflow.data.conversations import Defect, Message
 from specflow.data.documents import TokenDocument
 from specflow.data.produced import produced_documents, produced_ids
 from specflow.data.quarantine import Quarantined
@@ -66,12 +68,12 @@ class RowTokenizer:
                 Quarantined(source="conversations.jsonl", row=number, reason=reason, detail=detail, id=row_id)
             )
 
-        reason, detail = _row_defect(row)
-        if reason:
-            set_aside(reason, detail)
+        messages = usable_row(row)
+        if isinstance(messages, Defect):
+            set_aside(*messages)
             return made
         try:
-            documents = list(self._documents(row, made.notes))
+            documents = list(self._documents(row, messages, made.notes))
         except (NotAsServed, TemplateError) as error:
             set_aside("not_as_served" if isinstance(error, NotAsServed) else "template_refused", str(error))
             return made
@@ -81,8 +83,9 @@ class RowTokenizer:
                 set_aside(reason, detail)
         return made
 
-    def _documents(self, row: Mapping[str, Any], notes: list[str]) -> Iterator[TokenDocument]:
-        messages = clean(row["messages"])
+    def _documents(
+        self, row: Mapping[str, Any], messages: Sequence[Message], notes: list[str]
+    ) -> Iterator[TokenDocument]:
         thinking = row.get("thinking")
         settings = {
             "tools": row.get("tools") or None,
@@ -106,6 +109,7 @@ class RowTokenizer:
             supervise_tool_calls=self._options.supervise_tool_calls,
             last_turn_only=self._options.last_turn_only,
             unfinished=row.get("finish") == "length",
+            answered=row.get("answered"),
             **settings,
         )
         notes += ["ended_by_length"] if row.get("finish") == "length" else []
@@ -167,16 +171,3 @@ class RowTokenizer:
             return "truncated_away", detail
         made.documents += parts
         return "", ""
-
-
-def _row_defect(row: Any) -> tuple[str, str]:
-    if not isinstance(row, Mapping):
-        return "not_an_object", type(row).__name__
-    missing = [key for key in ("id", "split", "kind") if key not in row]
-    if missing:
-        return "keys_missing", ", ".join(missing)
-    found = defect(row.get("messages"), last="assistant")
-    if found and not (found.reason == "empty_content" and produced_ids(row)):
-        # An answer may be blank as text and still be what the target produced.
-        return found.reason, found.detail
-    return "", ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -27,6 +28,31 @@ def tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(calls, list):
         raise Malformed("tool_calls_not_a_list", f"{where} has {type(calls).__name__}")
     return [_call(call, where) for call in calls]
+
+
+def as_sent(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages as servers take them: arguments of calls as JSON text, and an id for every call and result.
+
+    Calls without id are numbered; results without one answer the calls in their order.
+    """
+    made, waiting, count = [], [], 0
+    for message in messages:
+        sent = dict(message)
+        if message.get("tool_calls"):
+            sent["tool_calls"] = [_sent(call, f"call_{count + n}") for n, call in enumerate(message["tool_calls"])]
+            waiting = [call["id"] for call in sent["tool_calls"]]
+            count += len(waiting)
+        elif message["role"] == "tool":
+            named = sent.setdefault("tool_call_id", waiting[0] if waiting else f"call_{count}")
+            waiting = [name for name in waiting if name != named]
+        made.append(sent)
+    return made
+
+
+def _sent(call: Mapping[str, Any], name: str) -> dict[str, Any]:
+    function, arguments = call["function"], call["function"].get("arguments")
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    return {"id": name, "type": "function", **call, "function": {**function, "arguments": text}}
 
 
 def tools(value: Any) -> list[dict[str, Any]] | None:

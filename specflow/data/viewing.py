@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specflow.data.documents import TokenDocument, read_documents
+from specflow.data.documents import TokenDocument, iterate_documents
 
 CONVERSATIONS_FILE = "conversations.jsonl"
 
@@ -94,7 +94,7 @@ def views(path: Path, words: Words, *, each: bool) -> Iterator[View]:
             for number, line in enumerate(lines, start=1):
                 yield _conversation(number, json.loads(line), words, each=each)
         return
-    for number, document in enumerate(read_documents(path), start=1):
+    for number, document in enumerate(iterate_documents(path), start=1):
         yield _document(number, document, words, each=each)
 
 
@@ -130,7 +130,7 @@ def _conversation(number: int, row: Mapping[str, Any], words: Words, *, each: bo
         "kind": str(row.get("kind", "")), "notes": notes,
     }  # fmt: skip
     if not row.get("answer_ids") or not words.pieces:
-        return View(**common, pieces=tuple(_messages(row["messages"])))
+        return View(**common, pieces=tuple(_messages(row["messages"], row.get("answered"))))
     prompt, answer = list(row["prompt_ids"]), list(row["answer_ids"])
     mask = [False] * len(prompt) + [True] * len(answer)
     return View(
@@ -141,9 +141,9 @@ def _conversation(number: int, row: Mapping[str, Any], words: Words, *, each: bo
     )
 
 
-def _messages(messages: Sequence[Mapping[str, Any]]) -> Iterator[Piece]:
-    for message in messages:
-        mine = message["role"] == "assistant"
+def _messages(messages: Sequence[Mapping[str, Any]], answered: Collection[int] | None) -> Iterator[Piece]:
+    for place, message in enumerate(messages):
+        mine = message["role"] == "assistant" and (answered is None or place in answered)
         yield Piece(text=f"{message['role']}: ", supervised=False, special=True)
         for name in ("reasoning_content", "content", "tool_calls"):
             value = message.get(name)

@@ -8,14 +8,16 @@ be computed again alone and comes out the same.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 MIN_PREFIX = 32
 MIN_GROUP = 4
 MAX_DEPTH = 16
 
-Ids = Sequence[int]
+Ids: TypeAlias = "list[int] | array[int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def plan_shards(
 ) -> list[list[Batch]]:
     """Batches of each shard. ``batch_tokens`` limits padded tokens of a pass, ``shard_tokens`` a shard.
 
-    A single document may exceed either. Documents must not be empty.
+    A single document may exceed either. Documents must not be empty, and all of one type: they are compared.
     """
     groups = _grouped(documents) if share_prefixes else [_Group(0, tuple(range(len(documents))))]
     shards: list[list[Batch]] = []
@@ -83,7 +85,7 @@ def _batches(documents: Sequence[Ids], group: _Group, batch_tokens: int, shard_t
 
 
 def _grouped(documents: Sequence[Ids]) -> list[_Group]:
-    order = sorted(range(len(documents)), key=lambda i: (list(documents[i]), i))
+    order = sorted(range(len(documents)), key=lambda i: (documents[i], i))
     groups = _split(documents, order, MAX_DEPTH)
     shared = [g for g in groups if g.prefix]
     rest = tuple(sorted(i for g in groups if not g.prefix for i in g.documents))

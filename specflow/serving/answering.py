@@ -11,6 +11,7 @@ from specflow.data.answers import Answer
 from specflow.data.dialogues import Dialogue
 from specflow.data.regenerated import Session
 from specflow.data.template import arguments_of
+from specflow.data.tools import as_sent
 from specflow.serving.openai_client import OpenAIClient, RequestRefused, Retrying, ServerError
 
 SEED_BITS = 31
@@ -121,7 +122,7 @@ def request(dialogue: Dialogue, model: str, sampling: Sampling, *, token_ids: bo
     arguments = arguments_of(dialogue.thinking, sampling.further)
     body: dict[str, Any] = {
         "model": model,
-        "messages": dialogue.messages,
+        "messages": as_sent(dialogue.messages),
         "max_tokens": sampling.max_new_tokens,
         "temperature": sampling.temperature,
     }

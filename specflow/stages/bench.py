@@ -48,7 +48,7 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
 
     Raises ``StageError`` if no baseline could be formed: without it there is no speed-up to report.
     """
-    from specflow.data.documents import read_documents
+    from specflow.data.documents import iterate_documents
     from specflow.decoding.plain import decode_plain
     from specflow.decoding.speculative import decode_speculative
     from specflow.drafters.loading import load_drafter
@@ -59,7 +59,7 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
     from specflow.targets.target import Target
 
     path = inputs.one("target").path
-    requests = heldout_requests(read_documents(inputs.one("tokens").path), per_kind=params.prompts_per_kind)
+    requests = heldout_requests(iterate_documents(inputs.one("tokens").path), per_kind=params.prompts_per_kind)
     precision, threads = resolved(context.scratch, path, precision=params.precision, threads=params.threads)
     target = Target.load(path, precision=precision, threads=threads)
     proposer = load_drafter(inputs.one("drafter").path, target)

@@ -20,8 +20,8 @@ from specflow.config.capture import CaptureParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
 
 if TYPE_CHECKING:
-    from specflow.data.documents import TokenDocument
     from specflow.data.quarantine import Quarantined
+    from specflow.data.stored import StoredDocuments
     from specflow.features.capture import Captured, Capturer
     from specflow.features.contract import FeatureContract
     from specflow.features.plan import Batch
@@ -57,12 +57,12 @@ def estimate(params: CaptureParams) -> Estimate:
 
 
 def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
-    from specflow.data.documents import read_documents
+    from specflow.data.stored import StoredDocuments
     from specflow.features.contract import FeatureContract
     from specflow.stages.machine import resolved
     from specflow.targets.target import Target
 
-    documents = read_documents(inputs.one("tokens").path)
+    documents = StoredDocuments(inputs.one("tokens").path)
     artifact = inputs.one("target")
     precision, threads = resolved(context.scratch, artifact.path, precision=params.precision, threads=params.threads)
     target = Target.load(artifact.path, precision=precision, threads=threads)
@@ -71,7 +71,10 @@ def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
     contract = FeatureContract.for_target(
         fingerprint, layer_ids=params.layer_ids, hidden_size=target.hidden_size, precision=target.precision
     )
-    return _Capture(target, contract, documents, params, context).run()
+    try:
+        return _Capture(target, contract, documents, params, context).run()
+    finally:
+        documents.close()
 
 
 def _require_layers(layer_ids: tuple[int, ...], num_layers: int) -> None:
@@ -90,7 +93,7 @@ class _Capture:
         self,
         target: Target,
         contract: FeatureContract,
-        documents: Sequence[TokenDocument],
+        documents: StoredDocuments,
         params: CaptureParams,
         context: Context,
     ) -> None:
@@ -100,7 +103,7 @@ class _Capture:
 
         self._target, self._contract, self._documents = target, contract, documents
         self._params, self._context = params, context
-        self._ids = [d.ids for d in documents]
+        self._ids = documents.ids
         self._plan: list[list[Batch]] = plan_shards(
             self._ids,
             batch_tokens=params.batch_tokens,
@@ -147,7 +150,10 @@ class _Capture:
             self._context.log(f"{len(self._notes)} of {len(self._plan)} shards are already captured")
 
     def _digest(self, number: int) -> str:
-        rows = [[b.prefix, [[i, self._documents[i].id, self._ids[i]] for i in b.documents]] for b in self._plan[number]]
+        rows = [
+            [b.prefix, [[i, self._documents[i].id, self._ids[i].tolist()] for i in b.documents]]
+            for b in self._plan[number]
+        ]
         return hashlib.sha256(json.dumps([self._contract.hash, rows]).encode()).hexdigest()
 
     def _tokens(self, number: int) -> int:
@@ -211,16 +217,17 @@ class _Capture:
         rows = [
             Document(
                 index=i,
-                split=self._documents[i].split,
-                kind=self._documents[i].kind,
-                id=self._documents[i].id,
-                token_ids_T=torch.tensor(self._ids[i]),
-                supervised_T=torch.tensor(self._documents[i].supervised),
+                split=document.split,
+                kind=document.kind,
+                id=document.id,
+                token_ids_T=torch.tensor(document.ids),
+                supervised_T=torch.tensor(document.supervised),
                 features_TKH=c.features_TKH,
                 last_hidden_TH=c.last_hidden_TH,
             )
             for i, c in captured.items()
             if i not in broken
+            for document in [self._documents[i]]
         ]
         return pool.submit(self._writer.write, number, rows, extra={NOTES: notes})
 

@@ -36,7 +36,7 @@ def estimate(params: ReportParams) -> Estimate:
 
 def run(inputs: Inputs, params: ReportParams, context: Context) -> Metrics:
     """Payload: ``report.html``, ``summary.json`` and PNG pictures; logs the summary table."""
-    from specflow.data.documents import read_documents
+    from specflow.data.documents import iterate_documents
     from specflow.reporting.collect import gather
     from specflow.reporting.html import render_html
     from specflow.reporting.plots import write_plots
@@ -49,7 +49,7 @@ def run(inputs: Inputs, params: ReportParams, context: Context) -> Metrics:
         verifications=inputs.all("verification"),
         benchmarks=inputs.all("benchmark"),
         data=[inputs.one("conversations"), tokens, inputs.one("features")],
-        documents=read_documents(tokens.path),
+        documents=iterate_documents(tokens.path),
     )
     found = summary(data)
     (context.output / "summary.json").write_text(json.dumps(found, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -68,7 +68,7 @@ def run(inputs: Inputs, params: VerifyParams, context: Context) -> Metrics:
 
 def _stored(inputs: Inputs, params: VerifyParams, context: Context, target: Any) -> list[Any]:
     """The checks on stored held-out documents: tokens, alignment, export, train = serve."""
-    from specflow.data.documents import read_documents
+    from specflow.data.documents import iterate_documents
     from specflow.drafters.loading import load_drafter, load_network, read_manifest
     from specflow.features.store import FeatureReader
     from specflow.serving.verification import alignment, blocks, parity
@@ -79,7 +79,8 @@ def _stored(inputs: Inputs, params: VerifyParams, context: Context, target: Any)
     _same_contract(reader.contract, manifest)
     stored = reader.contract.layer_ids
     documents = [reader.document(i) for i in _spread(reader, params.documents)]
-    ids = {i: d.ids for i, d in enumerate(read_documents(inputs.one("tokens").path))}
+    wanted = {document.index for document in documents}
+    ids = {i: d.ids for i, d in enumerate(iterate_documents(inputs.one("tokens").path)) if i in wanted}
     checks = [alignment.check_tokens(documents, ids)]
     with context.progress("checking stored features", total=len(documents), unit="documents") as progress:
         checks.append(
@@ -114,7 +115,7 @@ def _greedy(inputs: Inputs, params: VerifyParams, context: Context, *, target: A
 
     ``target`` decodes, ``exact`` is the same in fp32.
     """
-    from specflow.data.documents import read_documents
+    from specflow.data.documents import iterate_documents
     from specflow.decoding.plain import decode_plain
     from specflow.decoding.speculative import decode_speculative
     from specflow.drafters.loading import load_drafter
@@ -122,7 +123,7 @@ def _greedy(inputs: Inputs, params: VerifyParams, context: Context, *, target: A
     from specflow.serving.verification.equality import check_equality
     from specflow.serving.verification.journal import Journal
 
-    requests = heldout_requests(read_documents(inputs.one("tokens").path), per_kind=params.prompts_per_kind)
+    requests = heldout_requests(iterate_documents(inputs.one("tokens").path), per_kind=params.prompts_per_kind)
     plain, speculative = Journal(context.scratch / "plain.jsonl"), Journal(context.scratch / "speculative.jsonl")
     with context.progress("plain and speculative decoding", total=2 * len(requests), unit="prompts") as progress:
         progress.advance(len(plain) + len(speculative))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specflow.config.vocab import VocabParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+
+if TYPE_CHECKING:
+    from specflow.data.documents import TokenDocument
 
 NAME = "vocab"
 KIND = "vocab"
@@ -31,7 +34,6 @@ def estimate(params: VocabParams) -> Estimate:
 def run(inputs: Inputs, params: VocabParams, context: Context) -> Metrics:
     """Payload: ``vocabulary.safetensors`` (``d2t``, ``t2d``) and ``coverage.json``."""
     from specflow.data.coverage import coverage_table, measure_coverage
-    from specflow.data.documents import read_documents
     from specflow.data.quarantine import DataError
     from specflow.data.token_bytes import token_bytes
     from specflow.data.tokenizer import load_tokenizer
@@ -47,11 +49,9 @@ def run(inputs: Inputs, params: VocabParams, context: Context) -> Metrics:
     path = inputs.one("target").path
     tokenizer, ends = load_tokenizer(path)
     size = _vocabulary_size(path)
-    documents = read_documents(inputs.one("tokens").path)
-    train = [d for d in documents if d.split == "train"]
-    heldout = [d for d in documents if d.split == "heldout"]
+    tokens = inputs.one("tokens").path
     try:
-        counts_V = count_supervised(train, vocabulary_size=size)
+        counts_V = count_supervised(_documents(tokens, "train"), vocabulary_size=size)
         mapping = build_map(counts_V, size=params.size, always=always_included(tokenizer, ends))
         write_map(context.output / VOCABULARY_FILE, mapping)
         mapping_read = read_map(context.output / VOCABULARY_FILE)
@@ -59,7 +59,8 @@ def run(inputs: Inputs, params: VocabParams, context: Context) -> Metrics:
         raise StageError(f"vocab: {error}") from error
     pieces, special = token_bytes(tokenizer, size), frozenset(tokenizer.added_tokens_decoder)
     seen, unseen = (
-        measure_coverage(part, mapping_read.t2d_V, pieces=pieces, special=special) for part in (train, heldout)
+        measure_coverage(_documents(tokens, split), mapping_read.t2d_V, pieces=pieces, special=special)
+        for split in ("train", "heldout")
     )
     context.log(f"share of the supervised tokens that can be proposed\n{coverage_table(seen, unseen)}")
     if mapping.filled:
@@ -82,6 +83,13 @@ def run(inputs: Inputs, params: VocabParams, context: Context) -> Metrics:
         "filled": mapping.filled,
         "coverage": coverage,
     }
+
+
+def _documents(tokens: Path, split: str) -> Iterator[TokenDocument]:
+    """One at a time: the file is read again for every use."""
+    from specflow.data.documents import iterate_documents
+
+    return (document for document in iterate_documents(tokens) if document.split == split)
 
 
 def _vocabulary_size(path: Path) -> int:

@@ -141,6 +141,23 @@ def test_a_conversation_without_ids_is_shown_by_its_messages(store: ArtifactStor
     assert "user: what?\nassistant: «that\n»" in done.stdout
 
 
+def test_turns_of_the_input_are_not_shown_as_learned_and_rows_are_read_one_by_one(tmp_path: Path) -> None:
+    talk = [{"role": role, "content": role[0] * n} for n in (1, 2) for role in ("user", "assistant")]
+    path = tmp_path / "conversations.jsonl"
+    path.write_text(json.dumps({"id": "r", "messages": talk, "answered": [3]}) + "\n{torn")
+    first = next(views(path, Words(), each=False))
+    assert [(p.text, p.supervised) for p in first.pieces if not p.special] == [
+        ("u\n", False), ("a\n", False), ("uu\n", False), ("aa\n", True),
+    ]  # fmt: skip
+    tokens = tmp_path / TOKENS_FILE
+    write_documents(
+        tokens,
+        [TokenDocument(id="d", split="train", kind="k", ids=[1, 2], supervised=[False, True], prompt_length=1)],
+    )
+    tokens.write_text(tokens.read_text() + "{torn")
+    assert next(views(tokens, Words(), each=False)).supervised_tokens == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specflow.data.conversations import Defect, clean, defect, usable
-from specflow.data.tools import Malformed, tools
+from specflow.data.tools import Malformed, as_sent, tools
 
 
 def message(role: Any, content: Any = None, **more: Any) -> dict[str, Any]:
@@ -179,3 +179,26 @@ def test_bad_tools_have_a_reason(value: Any, reason: str) -> None:
     with pytest.raises(Malformed) as error:
         tools(value)
     assert error.value.reason == reason
+
+
+def test_servers_get_calls_in_their_own_form() -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"é": [1]}}}
+    messages = clean([
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        {"role": "tool", "content": "1"},
+        {"role": "tool", "content": "2"},
+        {"role": "assistant", "content": "", "tool_calls": [{**call, "id": "mine"}]},
+        {"role": "tool", "content": "3", "tool_call_id": "mine"},
+    ])  # fmt: skip
+    sent = as_sent(messages)
+    function = {"name": "f", "arguments": '{"é": [1]}'}
+    names = [[c["id"] for c in m["tool_calls"]] for m in sent if "tool_calls" in m]
+    assert names == [["call_0", "call_1"], ["mine"]]
+    assert all(c["function"] == function for m in sent for c in m.get("tool_calls", ()))
+    assert [m["tool_call_id"] for m in sent if m["role"] == "tool"] == ["call_0", "call_1", "mine"]
+    assert (
+        clean([{k: v for k, v in m.items() if k == "role" or v} for m in sent])[1]["tool_calls"][0]["function"]
+        == (call["function"])
+    )
+    assert messages[1]["tool_calls"][0] == call  # nothing is changed in place

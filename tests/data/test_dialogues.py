@@ -76,6 +76,8 @@ def test_the_last_turn_alone_is_asked_on_top_of_the_input() -> None:
     dialogue = open_dialogue(prompt(TALK), every_turn=False)
     assert play(dialogue) == [TALK]
     assert dialogue.messages == [*TALK, say("re c")]
+    row = conversation(dialogue, greedy=True, every_turn=False, further={})
+    assert row["answered"] == [len(TALK)]  # the other turns of the assistant are the input's
 
 
 @pytest.mark.parametrize("every_turn", [False, True])
@@ -162,6 +164,7 @@ def test_the_row_has_every_turn_with_its_own_ids() -> None:
     assert row["turns"] == [{"prompt_ids": p, "answer_ids": a, "finish": "stop"} for p, a in pairs]
     assert (row["prompt_ids"], row["answer_ids"]) == pairs[-1]
     assert (row["tools"], row["thinking"], row["finish"]) == (None, False, "stop")
+    assert row["answered"] == [1, 3, 5]
     assert "turns" not in conversation(dialogue, greedy=True, every_turn=False, further={})
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from specflow.data.documents import TokenDocument, iterate_documents, read_documents, spans_of, write_documents
 from specflow.data.quarantine import DataError, Quarantined
 from specflow.data.rendering import Renderer
+from specflow.data.stored import StoredDocuments
 from specflow.data.tally import Tally, refuse_useless
 from specflow.data.tokenizing import Options, RowTokenizer
 from specflow.data.windows import windows
@@ -158,6 +160,24 @@ def test_documents_survive_the_file(tmp_path: Path) -> None:
     documents = tokenized(produced("q", "é the"), conversation("q", "a", "r", "b"), max_length=40).documents
     write_documents(tmp_path / "tokens.jsonl", documents)
     assert read_documents(tmp_path) == documents == list(iterate_documents(tmp_path))
+    stored = StoredDocuments(tmp_path)
+    assert (list(stored), stored[-1:], len(stored)) == (documents, documents[-1:], len(documents))
+    assert [ids.tolist() for ids in stored.ids] == [d.ids for d in documents]
+    stored.close()
+
+
+def test_stored_documents_take_four_bytes_a_token(tmp_path: Path) -> None:
+    document = TokenDocument(
+        id="d", split="train", kind="k", ids=[1000] * 500, supervised=[True] * 500, prompt_length=0
+    )
+    write_documents(tmp_path / "tokens.jsonl", [document] * 400)
+    tracemalloc.start()
+    stored = StoredDocuments(tmp_path)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 4 * 500 * 400 < held < 6 * 500 * 400
+    assert stored[399] == document
+    stored.close()
 
 
 def test_documents_of_an_older_file_are_read(tmp_path: Path) -> None:
@@ -179,6 +199,41 @@ def test_spans_describe_the_mask(mask: list[bool]) -> None:
 
 def turn(prompt: list[int], answer: list[int], finish: str = "stop") -> dict[str, Any]:
     return {"prompt_ids": prompt, "answer_ids": answer, "finish": finish}
+
+
+def supervised_texts(document: TokenDocument) -> list[str]:
+    return [TOK.decode(document.ids[a:b]) for a, b in spans_of(document.supervised)]
+
+
+@pytest.mark.parametrize(
+    ("answered", "expected"),
+    [
+        (None, ["one<|im_end|>", "two<|im_end|>"]),
+        ([1, 3], ["one<|im_end|>", "two<|im_end|>"]),
+        ([3], ["two<|im_end|>"]),
+    ],
+)
+def test_only_the_targets_own_turns_of_a_text_are_supervised(answered: list[int] | None, expected: list[str]) -> None:
+    (whole,) = tokenized(conversation("q", "one", "r", "two")).documents
+    (document,) = tokenized(conversation("q", "one", "r", "two", answered=answered)).documents
+    assert document.ids == whole.ids
+    assert supervised_texts(document) == expected
+
+
+def test_where_history_is_rewritten_only_the_targets_own_turns_have_documents() -> None:
+    row = conversation("q", "<think>\na\n</think>\n\none", "r", "<think>\nb\n</think>\n\ntwo")
+    tok = tokenizer(THINKING)
+    assert len(tokenized(row, tok=tok).documents) == 2
+    (document,) = tokenized({**row, "answered": [3]}, tok=tok).documents
+    last = tokenized(row, tok=tok).documents[-1]
+    assert (document.ids, document.supervised) == (last.ids, last.supervised)
+
+
+def test_a_blank_turn_of_known_ids_is_used_and_one_of_text_alone_is_not() -> None:
+    row = {**produced("q", "-", [7]), "messages": conversation("q", " \n")["messages"]}
+    result = tokenized(row, conversation("q", " \n"))
+    assert [d.ids for d in result.documents] == [[*row["prompt_ids"], 7, TOK.eos_token_id]]
+    assert [(q.row, q.reason) for q in result.quarantined] == [(2, "empty_content")]
 
 
 def test_turns_whose_prompts_continue_are_one_document() -> None:
@@ -231,6 +286,8 @@ def test_rows_that_the_template_refuses_are_set_aside() -> None:
         ({**conversation("q", "a"), "messages": [{"role": "system", "content": "s"}]}, "no_user_turn"),
         ({**conversation("q", "a"), "messages": [{"role": "assistant", "content": "s"}]}, "no_user_turn"),
         ({**conversation("q", "a"), "messages": [{"role": "user", "content": 5}]}, "content_not_a_string"),
+        ({**conversation("q", "a"), "messages": 5, "answer_ids": [1], "prompt_ids": [2]}, "messages_not_a_list"),
+        *(({**conversation("q", "a", "r", "b"), "answered": p}, "answered_wrong") for p in ([], [1], [0, 3], 3, ["3"])),
     ],
 )
 def test_malformed_rows_never_stop_a_run(row: Any, reason: str) -> None:

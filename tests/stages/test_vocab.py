@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,30 @@ def test_a_corpus_with_too_few_tokens_is_filled_and_said(tmp_path: Path) -> None
 def test_impossible_sizes(tmp_path: Path, size: int, said: str) -> None:
     with pytest.raises(StageError, match=said):
         run(tmp_path, FakeContext(tmp_path / "work"), size)
+
+
+def test_memory_does_not_grow_with_the_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specflow.data.vocabulary.BATCH_TOKENS", 1000)
+    target, peaks = tiny_target(tmp_path), []
+    for count in (1, 30, 300):  # the first one loads what is loaded once
+        documents = [
+            TokenDocument(
+                id=f"{n}",
+                split="train" if n else "heldout",
+                kind="k",
+                ids=[260 + n % 40] * 400,
+                supervised=[False] + [True] * 399,
+                prompt_length=1,
+            )
+            for n in range(count + 1)
+        ]
+        (tmp_path / str(count)).mkdir()
+        write_documents(tmp_path / str(count) / TOKENS_FILE, documents)
+        del documents
+        tracemalloc.start()
+        tokens = artifact("tokens", tmp_path / str(count))
+        vocab.run(inputs(target, tokens), VocabParams(size=262), FakeContext(tmp_path / f"work-{count}"))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # 270 more documents would take over 8 MB as lists of numbers.
+    assert peaks[2] - peaks[1] < 1_000_000
