@@ -42,6 +42,16 @@ InputPath = Annotated[Path, AfterValidator(_from_configuration)]
 """A file or directory that must exist. Relative to the configuration file when read from one; absolute afterwards."""
 
 
+def _no_directory(path: Path, info: ValidationInfo) -> Path:
+    if (info.context or {}).get("base") is not None and path.is_dir():
+        raise wrong("is a directory, not a file", found=path, expected="a file that can be read")
+    return path
+
+
+InputFile = Annotated[InputPath, AfterValidator(_no_directory)]
+"""The same, no directory."""
+
+
 def increasing(values: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """Validator of layer ids: at least 0, unique and increasing."""
     if values and (values[0] < 0 or any(b <= a for a, b in itertools.pairwise(values))):
