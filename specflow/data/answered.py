@@ -20,7 +20,7 @@ def usable_row(row: Any) -> list[Message] | Defect:
     if missing:
         return Defect("keys_missing", ", ".join(missing))
     given = row.get("messages")
-    blank = _blank_turns(given) if produced_ids(row) else {}
+    blank = _blank_turns(given) if produced_ids(row) and isinstance(given, list) else {}
     found = usable(
         [{**m, "content": "-"} if i in blank else m for i, m in enumerate(given)] if blank else given, last="assistant"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from specflow.config.capture import CaptureParams
-from specflow.config.regenerate import PromptSource
+from specflow.config.inputs import PromptSource
 from specflow.config.root import Config
 from specflow.config.target_facts import target_facts
 from specflow.stages.contract import Estimate, StageModule
@@ -30,13 +30,17 @@ def stated_estimate(node: Node, module: StageModule, config: BaseModel) -> Estim
 
 
 def feature_estimate(params: CaptureParams, config: Config) -> Estimate | None:
-    """Upper bound of the features' size; none where the target's hidden size or a prompts file cannot be read."""
+    """Upper bound of the features' size; none where the target's hidden size or the prompts are not known."""
     hidden = target_facts(config.target.source).hidden_size
     if hidden is None:
         return None
     answer = config.regenerate.max_new_tokens
+    sources = (*config.regenerate.train, *config.regenerate.heldout)
+    files = [source.path for source in sources if source.path is not None and _of_lines(source.path)]
+    if len(files) < len(sources):
+        return None
     try:
-        prompts = [n for source in (*config.regenerate.train, *config.regenerate.heldout) for n in _tokens(source)]
+        prompts = [n for file, source in zip(files, sources, strict=True) for n in _tokens(file, source)]
     except OSError:
         return None
     tokens = sum(min(config.tokenize.max_length, prompt + answer) for prompt in prompts)
@@ -45,8 +49,13 @@ def feature_estimate(params: CaptureParams, config: Config) -> Estimate | None:
     return Estimate(bytes=size, note=f"at most about {tokens} tokens of {len(prompts)} documents")
 
 
-def _tokens(source: PromptSource) -> Iterable[int]:
+def _of_lines(path: Path) -> bool:
+    """Whether a prompt is a line."""
+    return not path.is_dir() and path.suffix not in (".parquet", ".json")
+
+
+def _tokens(path: Path, source: PromptSource) -> Iterable[int]:
     """At most about how many tokens each prompt of a file has."""
-    with Path(source.path).open("rb") as file:
+    with path.open("rb") as file:
         rows = (line for line in file if line.strip())
         yield from (len(line) // BYTES_PER_PROMPT_TOKEN + TEMPLATE_TOKENS for line in islice(rows, source.limit))

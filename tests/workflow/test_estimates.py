@@ -43,3 +43,12 @@ def test_only_the_rows_asked_for_count(tmp_path: Path) -> None:
 def test_unknown_where_the_target_is_not_here(tmp_path: Path) -> None:
     asked = config(tmp_path, "target.source=somebody/model")
     assert feature_estimate(asked.capture, asked) is None
+
+
+def test_unknown_where_prompts_are_no_lines(tmp_path: Path) -> None:
+    for name in ("train.parquet", "train.json"):
+        asked = config(tmp_path, f"regenerate.train.0.path={name}")
+        (tmp_path / name).write_text("[]\n")
+        assert feature_estimate(asked.capture, asked) is None
+    asked = config(tmp_path, 'regenerate.train=[{"dataset": "somebody/prompts"}]')
+    assert feature_estimate(asked.capture, asked) is None
