@@ -77,10 +77,10 @@ def expected_rows(params: RegenerateParams) -> tuple[int | None, str]:
 
     if any(source.path is None for source in (*params.train, *params.heldout)):
         return None, ""
-    starts = [[_start(source) for source in sources] for sources in (params.train, params.heldout)]
+    train, heldout = ([_start(source) for source in sources] for sources in (params.train, params.heldout))
     with tempfile.TemporaryDirectory(prefix="specflow-") as scratch:
         try:
-            made = prepare(*starts, _alone(params.inputs), folder=Path(scratch, "all"))
+            made = prepare(train, heldout, _alone(params.inputs), folder=Path(scratch, "all"))
         except DataError:
             return None, ""
         return made.kept, "" if _whole(made) else "at least "

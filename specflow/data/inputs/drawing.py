@@ -41,7 +41,10 @@ def shares_of(available: Sequence[int], weights: Sequence[float] | None, rows: i
 
 def draw(table: Table, verdicts: Verdicts, source: int, *, count: int, seed: int) -> None:
     """Keep ``count`` of the source's kept rows: those with the smallest hash of seed and content."""
-    column = lambda: _priorities(table, verdicts, source, seed)  # noqa: E731
+
+    def column() -> Iterator[tuple[Array, Array]]:
+        return _priorities(table, verdicts, source, seed)
+
     histogram = np.zeros(BINS, dtype=np.int64)
     for _, priorities in column():
         histogram += np.bincount((priorities >> np.uint64(48)).astype(np.int64), minlength=BINS)

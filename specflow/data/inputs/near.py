@@ -26,7 +26,7 @@ def compare_near(table: Table, verdicts: Verdicts, *, threshold: float) -> None:
     """
     needed = math.ceil(threshold * PERMUTATIONS - 1e-9)
     out = verdicts.codes != Verdict.KEPT
-    for band in range(bands_for(threshold).count):
+    for band in range(bands_for(threshold).number):
         for places in groups(lambda band=band: _keys(table, band)):  # type: ignore[misc]
             group = places[~out[places]]
             if len(group) > 1 and group[-1] >= table.heldout:

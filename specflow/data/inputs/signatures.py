@@ -31,7 +31,7 @@ Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class Bands(NamedTuple):
-    count: int
+    number: int
     width: int
 
 
@@ -65,7 +65,7 @@ def signature(messages: Sequence[Message]) -> list[int]:
 
 def band_keys(signatures_NP: Signatures, bands: Bands) -> Keys:
     """``[bands, N]``: one hash per band and row."""
-    used = signatures_NP[:, : bands.count * bands.width].reshape(-1, bands.count, bands.width).astype(np.uint64)
+    used = signatures_NP[:, : bands.number * bands.width].reshape(-1, bands.number, bands.width).astype(np.uint64)
     keys = np.zeros(used.shape[:2], dtype=np.uint64)
     for place in range(bands.width):
         keys = mixed(keys ^ used[:, :, place])

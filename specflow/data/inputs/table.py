@@ -17,7 +17,7 @@ import numpy as np
 from specflow.config.inputs import PromptSource
 from specflow.data.inputs.chunk import read_index
 
-PART_ROWS: Final = 1 << 21
+PART_ROWS: Final = 1 << 18
 """Rows that are sorted at a time."""
 
 Array = np.ndarray[Any, Any]
