@@ -84,12 +84,12 @@ class RowTokenizer:
     def _documents(self, row: Mapping[str, Any], notes: list[str]) -> Iterator[TokenDocument]:
         messages = clean(row["messages"])
         thinking = row.get("thinking")
-        settings = {
+        settings: dict[str, Any] = {
             "tools": row.get("tools") or None,
             "thinking": self._options.thinking if thinking is None else bool(thinking),
             "arguments": row.get("chat_template_kwargs"),
         }
-        about = {
+        about: dict[str, Any] = {
             "split": str(row["split"]),
             "kind": str(row["kind"]),
             "conversation": str(row["id"]),
