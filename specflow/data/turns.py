@@ -78,7 +78,7 @@ class Turns:
         renderer = self._chat.renderer
         if whole is None or not whole.text.startswith(text):
             return renderer.encode(text)
-        return renderer.continued(whole, len(text), "")[0]
+        return renderer.continued(whole, len(text), "")
 
     def _others(self, count: int, header: str, through: str) -> tuple[Frame | None, list[str]]:
         content = str(self._chat.messages[count - 1]["content"])
