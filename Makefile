@@ -2,6 +2,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+# The set-up compiles nothing ahead. Where this is set, every process would compile all that it imports, every time.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?=
 BIN := .venv/bin
