@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specflow.targets.base import TargetError
+from specflow.targets.gguf_memo import parsed_once
 
 HEADER_BYTES = 64 * 1024 * 1024
 """The metadata, vocabulary included, comes first in a GGUF file and is a few MB."""
@@ -54,10 +55,11 @@ def load_gguf(path: Path, dtype: Any) -> tuple[Any, Any]:
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
             raise TargetError(f"reading a GGUF file needs the Python package {package}: pip install {package}")
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    model = AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True)
-    )
+    with parsed_once():
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        model = AutoModelForCausalLM.from_pretrained(
+            path.parent, gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True)
+        )
     for config in (model.config, model.generation_config):
         if hasattr(config, "quantization_config"):
             del config.quantization_config

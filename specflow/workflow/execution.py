@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from specflow.workflow.console import Console
 from specflow.workflow.events import Event, receive
-from specflow.workflow.orphans import end_group, start_group
+from specflow.workflow.launching import Launcher
 from specflow.workflow.planning import PlannedNode
 from specflow.workflow.registry import Registry
 from specflow.workflow.results import NodeResult, Status
@@ -26,6 +25,7 @@ class Execution:
     registry: Registry
     console: Console
     logs: Path
+    launcher: Launcher = field(default_factory=Launcher)
 
     def run(self, planned: PlannedNode) -> NodeResult:
         """The node's artifact, cached or made. ``KeyboardInterrupt`` ends the stage's processes and goes on."""
@@ -60,11 +60,10 @@ class Execution:
         spec.parent.mkdir(parents=True, exist_ok=True)
         spec.write_text(self._work(planned).model_dump_json(indent=2), encoding="utf-8")
         reader, writer = os.pipe()
-        command = [sys.executable, "-u", "-m", "specflow.workflow.worker", str(spec), str(writer)]
         process = None
         last: Event | None = None
         try:
-            process = start_group(command, log=log, descriptors=(writer,))
+            process = self.launcher.start(spec, writer, log=log)
             os.close(writer)
             writer = -1
             started = process
@@ -76,7 +75,7 @@ class Execution:
             code = process.wait()
         finally:
             if process:
-                end_group(process)
+                process.end()
             os.close(reader)
             if writer >= 0:
                 os.close(writer)

@@ -33,17 +33,18 @@ def start_group(
 def end_group(process: subprocess.Popen[bytes]) -> None:
     """End the process and all its descendants that stayed in its group; safe to call twice."""
     if process.poll() is None:
-        _signal_group(process.pid, signal.SIGTERM)
+        signal_group(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(TERMINATE_SECONDS)
     # Also after a normal end: the stage may have left children.
-    _signal_group(process.pid, signal.SIGKILL)
+    signal_group(process.pid, signal.SIGKILL)
     process.wait()
     if process.stdin:
         process.stdin.close()
 
 
-def _signal_group(group: int, number: signal.Signals) -> None:
+def signal_group(group: int, number: signal.Signals) -> None:
+    """Signal every process of a group; one that is gone is no error."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 

@@ -19,6 +19,8 @@ class Registry:
 
     modules: Mapping[str, str]
     versions: CodeVersions = field(default_factory=code_versions)
+    preloaded: tuple[str, ...] = ()
+    """Modules, none of ours, that most stages import: a run of several stages imports them once."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -32,4 +34,16 @@ class Registry:
         return self.versions.version(self.modules[name])
 
 
-STAGES = Registry({name: f"specflow.stages.{name}" for name in STAGE_NAMES})
+PRELOADED = (
+    "torch",
+    "numpy",
+    "safetensors.torch",
+    "transformers.modeling_utils",
+    "transformers.generation.utils",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.models.llama.modeling_llama",
+    "zarr",
+)
+
+STAGES = Registry({name: f"specflow.stages.{name}" for name in STAGE_NAMES}, preloaded=PRELOADED)

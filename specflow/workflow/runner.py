@@ -17,6 +17,7 @@ from specflow.workflow.console import Console, closing_console, make_console
 from specflow.workflow.execution import Execution, file_name
 from specflow.workflow.flow import Flow
 from specflow.workflow.graph import Locate, unlocated
+from specflow.workflow.launching import launcher
 from specflow.workflow.planning import Plan, PlannedNode, plan
 from specflow.workflow.registry import STAGES, Registry
 from specflow.workflow.results import NodeResult, RunResult
@@ -48,9 +49,15 @@ def run_plan(planned: Plan, *, registry: Registry = STAGES, console: Console | N
     """Run a plan made with ``verify=True``."""
     name = run_name(planned, datetime.now().astimezone())
     started = time.monotonic()
-    with closing_console(console or make_console()) as output, _terminated_as_interrupt():
-        execution = Execution(planned.store, registry, output, planned.store.logs / name)
-        recorder = _Recorder(execution)
+    logs = planned.store.logs / name
+    # One stage alone would wait for imports that it may not need.
+    preloaded = registry.preloaded if len(planned.to_run) > 1 else ()
+    with (
+        closing_console(console or make_console()) as output,
+        _terminated_as_interrupt(),
+        launcher(logs, preloaded) as stages,
+    ):
+        recorder = _Recorder(Execution(planned.store, registry, output, logs, stages))
         interrupted, problem = False, ""
         try:
             _run_with_prefect(planned, name, recorder)

@@ -17,6 +17,7 @@ import httpx
 from filelock import FileLock, Timeout
 
 from specflow.workflow.orphans import die_with_parent, end_group, start_group
+from specflow.workflow.server_database import copy_template, keep_template, template
 
 START_SECONDS = 180.0
 ANSWER_SECONDS = 10.0
@@ -34,6 +35,8 @@ class Server:
     log: Path
     process: subprocess.Popen[bytes] | None = None
     """None for a server that was there before; one of ours ends with the run."""
+    migrating: Path | None = None
+    """Home of a server that starts with no database."""
 
     @property
     def ours(self) -> bool:
@@ -51,6 +54,8 @@ class Server:
                     raise ServerError(f"the Prefect server ended while starting; see {self.log}")
                 with suppress(httpx.TransportError):
                     if client.get(f"{self.api_url}/health", timeout=10.0).status_code == 200:
+                        if self.migrating:
+                            keep_template(self.migrating, template())
                         return
                 time.sleep(0.1)
         raise ServerError(f"the Prefect server did not answer within {START_SECONDS:.0f} s; see {self.log}")
@@ -78,6 +83,7 @@ def prefect_server(home: Path, *, log: Path) -> Iterator[Server]:
         return
     with ExitStack() as stack:
         home = stack.enter_context(_owned_home(home))
+        migrates = copy_template(home, template())
         port = _free_port()
         environment = {
             **os.environ,
@@ -87,6 +93,7 @@ def prefect_server(home: Path, *, log: Path) -> Iterator[Server]:
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "DO_NOT_TRACK": "1",
             "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
+            "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
             "PREFECT_LOGGING_LEVEL": "WARNING",
             "PREFECT_UI_STATIC_DIRECTORY": str(home / "ui"),
             **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in SERVICES_NOT_NEEDED},
@@ -94,7 +101,7 @@ def prefect_server(home: Path, *, log: Path) -> Iterator[Server]:
         command = [sys.executable, "-m", "specflow.workflow.server", str(port)]
         process = start_group(command, log=log, environment=environment)
         stack.callback(end_group, process)
-        yield Server(f"http://127.0.0.1:{port}/api", log, process)
+        yield Server(f"http://127.0.0.1:{port}/api", log, process, home if migrates else None)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from specflow.workflow.flow import Flow
 from specflow.workflow.registry import Registry
 from specflow.workflow.runner import run
 from specflow.workflow.server import Server, prefect_server
+from specflow.workflow.server_database import copy_template, keep_template, template
 from specflow.workflow.store import ArtifactStore
 from tests.workflow.fakes.params import FakeConfig, ScaleParams, SourceParams
 
@@ -120,11 +121,7 @@ def _artifacts_in_prefect(database: Path) -> dict[str, str]:
         return dict(connection.execute("select key, data from artifact order by created").fetchall())
 
 
-def test_ctrl_c_leaves_no_process_and_exits_with_130(store: ArtifactStore, tmp_path: Path, server: Server) -> None:
-    # A copy of the other server's database spares the first start's migrations.
-    (store.root / ".prefect").mkdir(parents=True)
-    with sqlite3.connect(server.log.parent / "prefect.db") as source:
-        source.execute("vacuum into ?", (str(store.root / ".prefect" / "prefect.db"),))
+def test_ctrl_c_leaves_no_process_and_exits_with_130(store: ArtifactStore, tmp_path: Path) -> None:
     script, side_log = tmp_path / "run.py", tmp_path / "side.log"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(store.root), str(side_log)]
@@ -148,6 +145,22 @@ def test_ctrl_c_leaves_no_process_and_exits_with_130(store: ArtifactStore, tmp_p
     assert "torch loaded: False" in output
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
+
+
+def test_a_new_store_has_the_database_that_the_first_server_migrated(server: Server, tmp_path: Path) -> None:
+    assert not copy_template(server.log.parent, template())
+    assert copy_template(tmp_path, tmp_path / "missing.db")
+    assert not copy_template(tmp_path, template())
+    assert not list(tmp_path.glob("*.partial"))
+    queries = ("select sql from sqlite_master order by name", "select * from alembic_version")
+    with (
+        sqlite3.connect(tmp_path / "prefect.db") as copy,
+        sqlite3.connect(server.log.parent / "prefect.db") as migrated,
+    ):
+        for query in queries:
+            assert copy.execute(query).fetchall() == migrated.execute(query).fetchall() != []
+        assert copy.execute("select count(*) from flow_run").fetchall() == [(0,)]
+    keep_template(tmp_path, tmp_path / "prefect.db" / "below-a-file.db")  # not permitted: no error
 
 
 def test_server_dies_with_a_killed_run(tmp_path: Path) -> None:
