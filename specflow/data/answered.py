@@ -20,23 +20,22 @@ def usable_row(row: Any) -> list[Message] | Defect:
     if missing:
         return Defect("keys_missing", ", ".join(missing))
     given = row.get("messages")
-    blank = _blank_turns(given) if produced_ids(row) and isinstance(given, list) else {}
-    found = usable(
-        [{**m, "content": "-"} if i in blank else m for i, m in enumerate(given)] if blank else given, last="assistant"
-    )
+    blank = _blank_turns(given) if isinstance(given, list) and produced_ids(row) else {}
+    if blank:
+        given = [{**m, "content": "-"} if i in blank else m for i, m in enumerate(given or ())]
+    found = usable(given, last="assistant")
     if isinstance(found, Defect):
         return found
     for place, content in blank.items():
-        found[place]["content"] = content
+        found[place] |= {"content": content}
     return _wrong_places(row.get("answered"), found) or found
 
 
-def _blank_turns(messages: Any) -> dict[int, str]:
+def _blank_turns(messages: list[Any]) -> dict[int, str]:
     """Contents without any character to see, by place."""
-    turns = enumerate(messages) if isinstance(messages, list) else ()
     return {
         i: m["content"]
-        for i, m in turns
+        for i, m in enumerate(messages)
         if isinstance(m, Mapping)
         and m.get("role") == "assistant"
         and isinstance(m.get("content"), str)

@@ -50,5 +50,5 @@ def test_unknown_where_prompts_are_no_lines(tmp_path: Path) -> None:
         asked = config(tmp_path, f"regenerate.train.0.path={name}")
         (tmp_path / name).write_text("[]\n")
         assert feature_estimate(asked.capture, asked) is None
-    asked = config(tmp_path, 'regenerate.train=[{"dataset": "somebody/prompts"}]')
+    asked = config(tmp_path, 'regenerate.train=[{"dataset": "somebody/prompts", "kind": "k"}]')
     assert feature_estimate(asked.capture, asked) is None
