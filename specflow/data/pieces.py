@@ -35,8 +35,8 @@ class Encoded:
     text: str
     ids: list[int]
     starts: list[int]
-    heads: list[int]
-    """Length of the special token that a piece begins with; 0 for the first one, which may have none."""
+    reaches: list[int]
+    """Where the special token ends that a piece begins with; the start of the first one, which may have none."""
     counts: list[int]
 
 
@@ -71,7 +71,7 @@ class PieceEncoder:
 
     def rest(self, base: Encoded, length: int, suffix: str) -> Rest:
         """What the encoding of ``base.text[:length] + suffix`` is after the pieces that it has from ``base``."""
-        piece = bisect_right([s + h for s, h in zip(base.starts, base.heads, strict=True)], length) - 1
+        piece = bisect_right(base.reaches, length) - 1
         start = base.starts[piece] if piece > 0 else 0
         return Rest(max(piece, 0), self.encode(base.text[start:length] + suffix))
 
@@ -83,12 +83,12 @@ class PieceEncoder:
             base.text[:start] + rest.text,
             base.ids[:count] + rest.ids,
             base.starts[:piece] + [start + s for s in rest.starts],
-            base.heads[:piece] + rest.heads,
+            base.reaches[:piece] + [start + r for r in rest.reaches],
             base.counts[:piece] + [count + c for c in rest.counts],
         )
 
     def _encode(self, text: str) -> Encoded:
-        starts, heads = self._places(text)
+        starts, reaches = self._places(text)
         pieces = [text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
         self._learn(pieces)
         ids: list[int] = []
@@ -96,7 +96,7 @@ class PieceEncoder:
         for piece in pieces:
             counts.append(len(ids))
             ids += (self._short if len(piece) <= SHORT else self._long)[piece]
-        return Encoded(text, ids, starts, heads, counts)
+        return Encoded(text, ids, starts, reaches, counts)
 
     def _learn(self, pieces: Sequence[str]) -> None:
         new = [p for p in dict.fromkeys(pieces) if p not in self._short and p not in self._long]
@@ -114,12 +114,12 @@ class PieceEncoder:
         for cut in self._cuts:
             at = text.find(cut)
             while at >= 0:
-                found.append((at, len(cut)))
+                found.append((at, at + len(cut)))
                 at = text.find(cut, at + len(cut))
         found.sort()
         if not found or found[0][0] > 0:
             found.insert(0, (0, 0))
-        return [at for at, _ in found], [length for _, length in found]
+        return [start for start, _ in found], [reach for _, reach in found]
 
 
 def safe_cuts(core: Any, cuts: Iterable[str]) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ from specflow.data.pieces import Encoded
 from specflow.data.quarantine import DataError
 from specflow.data.rendering import Chat
 
+PLAIN = {"role", "content"}
+"""Keys of a turn that has nothing but words."""
 THOUGHT_OPENINGS = ("<think>", "<thinking>", "[THINK]", "<seed:think>", "<|channel|>analysis<|message|>")
 LONGEST_OPENING = 256
 """Characters of a turn that a header may have written already."""
@@ -59,7 +61,7 @@ class Turns:
         """The turn that is message ``count - 1``. ``whole`` is the encoding of a longer rendering, if there is one."""
         message = self._chat.messages[count - 1]
         header = self._chat.text(count - 1, answer=True)
-        through = self._chat.text(count)
+        through = self._in_history(count, header, whole) or self._chat.text(count)
         if not through.startswith(header):
             return self._as_served(count, header)
         frame, others = self._others(count, header, through)
@@ -74,6 +76,14 @@ class Turns:
             reasoning=self._reasoning(count, through),
         )
 
+    def _in_history(self, count: int, header: str, whole: Encoded | None) -> str | None:
+        """The turn's rendering where ``whole`` begins with it, by what is known of conversations of this shape."""
+        message = self._chat.messages[count - 1]
+        frame = self._frames.get(self._shape(count))
+        if whole is None or frame is None or message.keys() != PLAIN:
+            return None
+        return frame.around(whole.text, header, str(message["content"]))
+
     def _encoded(self, text: str, whole: Encoded | None) -> Encoded:
         renderer = self._chat.renderer
         if whole is None or not whole.text.startswith(text):
@@ -84,7 +94,7 @@ class Turns:
         content = str(self._chat.messages[count - 1]["content"])
         stand_ins, shape = stand_ins_for(content, self._known), self._shape(count)
         frame = self._frames.get(shape)
-        if frame and frame.fits(through, header, content):
+        if frame and frame.around(through, header, content) == through:
             return frame, [header + frame.before + c + frame.after for c in stand_ins]
         texts = self._stood_in(count, stand_ins)
         if not all(text.startswith(header) for text in texts):
