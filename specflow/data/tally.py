@@ -36,6 +36,9 @@ class Tally:
     thinking: Counter[str] = field(default_factory=Counter)
     groups: Counter[tuple[str, str]] = field(default_factory=Counter)
     quarantined: list[Quarantined] = field(default_factory=list)
+    """Rows that give no document."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Documents that cannot be used, by reason, of rows that give others."""
     thinking_switch: str | None = None
     """The argument by which the template is told of the thinking mode."""
 
@@ -43,6 +46,7 @@ class Tally:
         self.rows += 1
         self.counts.update(outcome.notes)
         self.quarantined += outcome.quarantined
+        self.lost.update(outcome.lost)
         for document in outcome.documents:
             self._add_document(document)
 
@@ -61,7 +65,7 @@ class Tally:
         self.documents += other.documents
         self.quarantined += other.quarantined
         self.thinking_switch = other.thinking_switch
-        for name in ("counts", "lengths", "shares", "thinking", "groups"):
+        for name in ("counts", "lost", "lengths", "shares", "thinking", "groups"):
             getattr(self, name).update(getattr(other, name))
 
     def metrics(self) -> dict[str, Any]:
@@ -79,6 +83,7 @@ class Tally:
             "thinking_switch": self.thinking_switch,
             "quarantined": len(self.quarantined),
             "quarantine_reasons": reasons(self.quarantined),
+            "documents_lost": dict(sorted(self.lost.items())),
             "lengths": self._length_histogram(),
             "supervised_shares": self._share_histogram(names),
             "by_kind": {

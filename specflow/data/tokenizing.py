@@ -46,6 +46,9 @@ class Outcome:
 
     documents: list[TokenDocument] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
+    """One entry, if the row gives no document."""
+    lost: list[str] = field(default_factory=list)
+    """Reasons of documents that cannot be used, of a row that gives others."""
     notes: list[str] = field(default_factory=list)
     """Names of counts to be raised by one."""
 
@@ -77,10 +80,11 @@ class RowTokenizer:
         except (NotAsServed, TemplateError) as error:
             set_aside("not_as_served" if isinstance(error, NotAsServed) else "template_refused", str(error))
             return made
-        for document in documents:
-            reason, detail = self._fit(made, document)
-            if reason:
-                set_aside(reason, detail)
+        unusable = [defect for document in documents for defect in [self._fit(made, document)] if defect]
+        if made.documents:
+            made.lost += [defect.reason for defect in unusable]
+        elif unusable:
+            set_aside(*_of_the_row(unusable))
         return made
 
     def _documents(
@@ -152,13 +156,13 @@ class RowTokenizer:
         notes += ["ended_by_length"] if any(d.finish == "length" for d in documents) else []
         yield from documents
 
-    def _fit(self, made: Outcome, document: TokenDocument) -> tuple[str, str]:
+    def _fit(self, made: Outcome, document: TokenDocument) -> Defect | None:
         """Add what fits the length of ``document`` to ``made``, or say why nothing of it can be used."""
         options, length = self._options, len(document.ids)
         if True not in document.supervised:
-            return "no_supervised_tokens", ""
+            return Defect("no_supervised_tokens", "")
         if False not in document.supervised:
-            return "all_tokens_supervised", ""
+            return Defect("all_tokens_supervised", "")
         if options.window_overlap is not None and document.split == "train":
             parts = list(windows(document, options.max_length, overlap=options.window_overlap))
             made.notes += ["windowed"] if length > options.max_length else []
@@ -168,6 +172,16 @@ class RowTokenizer:
         else:
             first = document.supervised.index(True)
             detail = f"truncation: the first supervised token is {first}, max_length is {options.max_length}"
-            return "truncated_away", detail
+            return Defect("truncated_away", detail)
         made.documents += parts
-        return "", ""
+        return None
+
+
+def _of_the_row(unusable: Sequence[Defect]) -> Defect:
+    """Why a row gives nothing, where each of its documents has a reason: the most frequent one, then the first."""
+    reasons = [defect.reason for defect in unusable]
+    found = max(unusable, key=lambda defect: reasons.count(defect.reason))
+    if len(unusable) == 1:
+        return found
+    count = f"{reasons.count(found.reason)} of {len(unusable)} documents"
+    return Defect(found.reason, f"{count}; {found.detail}" if found.detail else count)

@@ -75,6 +75,9 @@ def _notes(tally: Tally) -> Iterable[str]:
         yield f"{tally.counts['without_turn_end']} rows have a turn without a token that ends it"
     if tally.counts["reasoning_dropped"]:
         yield f"{tally.counts['reasoning_dropped']} rows have thoughts that the chat template leaves out"
+    if tally.lost:
+        found = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.lost.items()))
+        yield f"{tally.lost.total()} documents of rows that give others cannot be used: {found}"
     declared = tally.thinking["on"] + tally.thinking["off"]
     if declared and tally.thinking_switch is None:
         yield f"{declared} documents declare a thinking mode, and the chat template has no switch for it"

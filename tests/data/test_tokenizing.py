@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from specflow.data.documents import TokenDocument, iterate_documents, read_documents, spans_of, write_documents
-from specflow.data.quarantine import DataError, Quarantined
+from specflow.data.quarantine import DataError, Quarantined, enforce_share
 from specflow.data.rendering import Renderer
 from specflow.data.stored import StoredDocuments
 from specflow.data.tally import Tally, refuse_useless
@@ -148,6 +148,32 @@ def test_rewritten_history_gives_a_document_per_turn() -> None:
     result = tokenized(conversation("q", "a", "r", "b"), tok=tokenizer(THINKING))
     assert [d.id for d in result.documents] == ["a#0", "a#1"]
     assert result.counts["history_rewritten"] == 1
+
+
+def rewritten(*lengths: int, **more: Any) -> dict[str, Any]:
+    """A conversation whose turns are documents of their own, with answers of these lengths."""
+    return conversation(*(text for n in lengths for text in ("q" * n, "a")), **more)
+
+
+def test_a_row_that_gives_a_document_is_not_skipped_and_its_lost_documents_are_counted_apart() -> None:
+    tok = tokenizer(THINKING)
+    whole = [len(d.ids) for d in tokenized(rewritten(1, 1, 90, 1, 1), tok=tok).documents]
+    assert len(whole) == 5
+    result = tokenized(rewritten(1, 1, 90, 1, 1), conversation("q", "a"), tok=tok, max_length=whole[1])
+    assert [d.id for d in result.documents] == ["a#0", "a#1", "a"]
+    assert result.quarantined == []
+    metrics = result.tally.metrics()
+    assert metrics["documents_lost"] == {"truncated_away": 3}
+    assert (metrics["rows"], metrics["documents"], metrics["quarantined"]) == (2, 3, 0)
+
+
+def test_a_row_whose_documents_are_all_lost_is_one_skipped_row() -> None:
+    result = tokenized(rewritten(90, 1, 1, 1, 1), conversation("q", "a"), tok=tokenizer(THINKING), max_length=64)
+    (entry,) = result.quarantined
+    assert (entry.row, entry.reason) == (1, "truncated_away")
+    assert entry.detail.startswith("5 of 5 documents; truncation: the first supervised token is 1")
+    enforce_share(result.quarantined, total=result.tally.rows, largest_share=0.5)
+    assert result.tally.metrics()["documents_lost"] == {}
 
 
 def test_bad_rows_are_set_aside_with_their_line() -> None:
