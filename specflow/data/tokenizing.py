@@ -121,6 +121,7 @@ class RowTokenizer:
         notes += ["without_turn_end"] if any(r.without_turn_end for r in rows) else []
         notes += ["reasoning_dropped"] if any(r.reasoning_dropped for r in rows) else []
         finish = str(row.get("finish") or "unknown")
+        greedy = bool(row.get("greedy")) and row.get("answered") is not None  # Else turns of the input are learned too.
         for turn, made in enumerate(rows):
             yield TokenDocument(
                 id=f"{row['id']}#{turn}" if len(rows) > 1 else str(row["id"]),
@@ -128,6 +129,7 @@ class RowTokenizer:
                 supervised=made.supervised,
                 prompt_length=made.prompt_length,
                 finish=finish,
+                greedy=greedy,
                 **about,
             )
 

@@ -84,6 +84,16 @@ def test_produced_ids_win_over_retokenisation_and_are_counted() -> None:
     assert result.counts["retokenised_differs"] == 1
 
 
+@pytest.mark.parametrize(("answered", "expected"), [([1], True), (None, False)])
+def test_greedy_answers_without_ids_are_greedy_where_only_they_are_learned(
+    answered: list[int] | None, expected: bool
+) -> None:
+    (document,) = tokenized(conversation("q", "a", greedy=True, answered=answered)).documents
+    assert document.greedy == expected
+    (document,) = tokenized(conversation("q", "a", greedy=False, answered=answered)).documents
+    assert not document.greedy
+
+
 def test_answers_cut_by_length_are_kept_whole_and_flagged() -> None:
     result = tokenized(produced("q", "the answer", finish="length"))
     assert result.documents[0].ids[-1] != TOK.eos_token_id
@@ -361,7 +371,13 @@ def bare_core() -> Tokenizer:
 def test_windows_supervise_every_token_once(mask: list[bool], length: int, overlap: int) -> None:
     assume(overlap < length and True in mask)
     document = TokenDocument(
-        id="d", split="train", kind="k", ids=list(range(len(mask))), supervised=mask, prompt_length=mask.index(True)
+        id="d",
+        split="train",
+        kind="k",
+        ids=list(range(len(mask))),
+        supervised=mask,
+        prompt_length=mask.index(True),
+        greedy=True,
     )
     seen: Counter[int] = Counter()
     for window in windows(document, length, overlap=overlap):
@@ -369,6 +385,7 @@ def test_windows_supervise_every_token_once(mask: list[bool], length: int, overl
         assert len(window.ids) <= length
         assert True in window.supervised
         assert window.prompt_length == window.supervised.index(True)
+        assert window.greedy == (window.offset == 0)
         assert window.id == ("d" if window.offset == 0 else f"d@{window.offset}")
         seen.update(i for i, s in zip(window.ids, window.supervised, strict=True) if s)
         later = [i for i, s in zip(window.ids, window.supervised, strict=True) if s and window.offset]
