@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 SELECTED = frozenset(
-    {"duplicate", "near_duplicate", "near_heldout", "too_few_characters", "too_many_characters"}
+    {"duplicate", "near_duplicate", "near_heldout", "too_few_characters", "too_many_characters", "only_tool_calls"}
 )  # fmt: skip
 """Reasons that the configuration asked for. Such rows are good ones; they do not count against ``max_skipped``."""
 

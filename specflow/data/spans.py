@@ -39,6 +39,8 @@ class Row:
     """A turn of this row ends without a token that stops generation."""
     reasoning_dropped: bool = False
     """The template leaves out reasoning that a turn of this row has."""
+    only_calls: bool = False
+    """Every turn to learn from calls tools, and calls are not to be learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class _Span:
     """One past the turn-end token, or past the content if there is none."""
     ended: bool
     reasoning_dropped: bool
+    calls_left_out: bool = False
 
 
 def rows_of(
@@ -108,6 +111,7 @@ def _row(spans: Sequence[_Span], *, rewritten: bool) -> Row:
         rewritten=rewritten,
         without_turn_end=not all(span.ended for span in spans),
         reasoning_dropped=any(span.reasoning_dropped for span in spans),
+        only_calls=all(span.calls_left_out for span in spans),
     )
 
 
@@ -127,7 +131,7 @@ def _span(
             start = asked  # The content itself opens with it (a think tag the target wrote), so it is no insertion.
     dropped = turn.reasoning == "dropped"
     if turn.message.get("tool_calls") and not supervise_tool_calls:
-        return _Span(encoded, start, max(start, _before_calls(chat, turn)), True, dropped)
+        return _Span(encoded, start, max(start, _before_calls(chat, turn)), True, dropped, calls_left_out=True)
     tail = max(common_suffix(ids, other) for other, _ in others)
     content_end = max(len(ids) - tail, start)
     if unfinished:

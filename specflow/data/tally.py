@@ -123,6 +123,11 @@ def refuse_useless(tally: Tally, *, max_length: int) -> None:
         raise DataError(
             f"every token of all {tally.rows} conversations would be supervised; expected prompts, which never are"
         )
+    if set(causes) == {"only_tool_calls"}:
+        raise DataError(
+            f"every answer of all {tally.rows} conversations calls tools, which supervise_tool_calls = false leaves out; "
+            "set it to true, or add conversations with other answers"
+        )
     if causes["truncated_away"]:
         raise DataError(
             f"no supervised token is left in any of {tally.rows} conversations; the cause is truncation in "

@@ -19,8 +19,8 @@ from jinja2 import TemplateError
 from specflow.data.answered import usable_row
 from specflow.data.conversations import Defect, Message
 from specflow.data.documents import TokenDocument
-from specflow.data.produced import produced_documents, produced_ids
-from specflow.data.quarantine import Quarantined
+from specflow.data.produced import Produced, produced_documents, produced_ids
+from specflow.data.quarantine import SELECTED, Quarantined
 from specflow.data.rendering import Renderer
 from specflow.data.spans import rows_of
 from specflow.data.turns import NotAsServed
@@ -80,16 +80,14 @@ class RowTokenizer:
         except (NotAsServed, TemplateError) as error:
             set_aside("not_as_served" if isinstance(error, NotAsServed) else "template_refused", str(error))
             return made
-        unusable = [defect for document in documents for defect in [self._fit(made, document)] if defect]
+        unusable = [defect for each in documents for defect in [self._fit(made, *each)] if defect]
         if made.documents:
             made.lost += [defect.reason for defect in unusable]
         elif unusable:
             set_aside(*_of_the_row(unusable))
         return made
 
-    def _documents(
-        self, row: Mapping[str, Any], messages: Sequence[Message], notes: list[str]
-    ) -> Iterator[TokenDocument]:
+    def _documents(self, row: Mapping[str, Any], messages: Sequence[Message], notes: list[str]) -> Iterator[Produced]:
         thinking = row.get("thinking")
         settings = {
             "tools": row.get("tools") or None,
@@ -123,7 +121,7 @@ class RowTokenizer:
         finish = str(row.get("finish") or "unknown")
         greedy = bool(row.get("greedy")) and row.get("answered") is not None  # Else turns of the input are learned too.
         for turn, made in enumerate(rows):
-            yield TokenDocument(
+            document = TokenDocument(
                 id=f"{row['id']}#{turn}" if len(rows) > 1 else str(row["id"]),
                 ids=made.ids,
                 supervised=made.supervised,
@@ -132,6 +130,7 @@ class RowTokenizer:
                 greedy=greedy,
                 **about,
             )
+            yield Produced(document, made.only_calls)
 
     def _produced(
         self,
@@ -141,7 +140,7 @@ class RowTokenizer:
         messages: Sequence[Mapping[str, Any]],
         settings: Mapping[str, Any],
         about: Mapping[str, Any],
-    ) -> Iterator[TokenDocument]:
+    ) -> Iterator[Produced]:
         documents = produced_documents(
             row,
             produced,
@@ -149,20 +148,20 @@ class RowTokenizer:
             last_turn_only=self._options.last_turn_only,
             supervise_tool_calls=self._options.supervise_tool_calls,
         )
-        last = documents[-1].ids
+        last = documents[-1].document.ids
         try:
             again = self._renderer.ids(messages, **settings)[: len(last)]
         except TemplateError:
             again = []
         notes += ["retokenised_differs"] if again != last else []
-        notes += ["ended_by_length"] if any(d.finish == "length" for d in documents) else []
+        notes += ["ended_by_length"] if any(d.document.finish == "length" for d in documents) else []
         yield from documents
 
-    def _fit(self, made: Outcome, document: TokenDocument) -> Defect | None:
+    def _fit(self, made: Outcome, document: TokenDocument, only_calls: bool) -> Defect | None:
         """Add what fits the length of ``document`` to ``made``, or say why nothing of it can be used."""
         options, length = self._options, len(document.ids)
         if True not in document.supervised:
-            return Defect("no_supervised_tokens", "")
+            return Defect("only_tool_calls" if only_calls else "no_supervised_tokens", "")
         if False not in document.supervised:
             return Defect("all_tokens_supervised", "")
         if options.window_overlap is not None and document.split == "train":
@@ -180,7 +179,11 @@ class RowTokenizer:
 
 
 def _of_the_row(unusable: Sequence[Defect]) -> Defect:
-    """Why a row gives nothing, where each of its documents has a reason: the most frequent one, then the first."""
+    """Why a row gives nothing, where each of its documents has a reason: the most frequent one, then the first.
+
+    A reason that the configuration asked for is the row's only where it is that of all its documents.
+    """
+    unusable = [defect for defect in unusable if defect.reason not in SELECTED] or unusable
     reasons = [defect.reason for defect in unusable]
     found = max(unusable, key=lambda defect: reasons.count(defect.reason))
     if len(unusable) == 1:

@@ -4,7 +4,8 @@ Windows of one document have its id with ``@offset``, and overlap. Tokens of the
 supervised in the window where they came first, so that every supervised token of the document is supervised
 in exactly one window. A window is a document of its own: it starts again at position 0 and sees nothing
 before its first token. So its tokens are not what the target chooses there, even where they are its greedy choices
-in the whole document: only the first window stays ``greedy``. Held-out documents are always cut, since their prompts are served.
+in the whole document: only the first window stays ``greedy``. Held-out documents are always cut, since their prompts
+are served.
 """
 
 from __future__ import annotations

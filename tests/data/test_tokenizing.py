@@ -22,7 +22,7 @@ from specflow.data.tally import Tally, refuse_useless
 from specflow.data.tokenizing import Options, RowTokenizer
 from specflow.data.windows import windows
 from tests.data.chat_helpers import CHATML, THINKING, tokenizer
-from tests.data.families import tokenizer_of
+from tests.data.families import PACK, TOOLS, assistant, tokenizer_of
 
 TOK = tokenizer(CHATML)
 
@@ -299,6 +299,31 @@ def test_last_turn_and_calls_of_produced_turns() -> None:
     assert spans_of(document.supervised) == [[5, 7]]
     (document,) = tokenized(row, supervise_tool_calls=False).documents
     assert spans_of(document.supervised) == [[2, 4]]
+
+
+def test_rows_that_only_call_are_no_defects_where_calls_are_not_learned() -> None:
+    called = PACK["tools"]["messages"][:2]
+    rendered = {**conversation(), "messages": called, "tools": TOOLS}
+    given = {**rendered, "prompt_ids": [1, 2], "answer_ids": [3, 4], "finish": "tool_calls"}
+    rows = [conversation("q", "a"), rendered, given]
+    result = tokenized(*rows, tok=tokenizer_of("qwen3"), supervise_tool_calls=False)
+    assert [(q.row, q.reason) for q in result.quarantined] == [(2, "only_tool_calls"), (3, "only_tool_calls")]
+    enforce_share(result.quarantined, total=3, largest_share=0.0)
+    assert result.tally.metrics()["quarantine_reasons"] == {"only_tool_calls": 2}
+    assert len(tokenized(*rows, tok=tokenizer_of("qwen3")).documents) == 3
+    alone = tokenized(rendered, given, tok=tokenizer_of("qwen3"), supervise_tool_calls=False)
+    with pytest.raises(DataError, match=r"all 2 conversations calls tools.*supervise_tool_calls"):
+        refuse_useless(alone.tally, max_length=512)
+
+
+def test_a_row_with_a_call_and_an_answer_beyond_the_length_is_truncated() -> None:
+    messages = [*PACK["tools"]["messages"][:3], assistant("sunny and warm")]
+    row = {**conversation(), "messages": messages, "tools": TOOLS}
+    whole = tokenized(row, tok=tokenizer_of("qwen3"), supervise_tool_calls=False)
+    assert len(whole.documents) == 1
+    assert whole.tally.lost == {"only_tool_calls": 1}
+    result = tokenized(row, tok=tokenizer_of("qwen3"), supervise_tool_calls=False, max_length=8)
+    assert [q.reason for q in result.quarantined] == ["truncated_away"]
 
 
 def test_rows_that_the_template_refuses_are_set_aside() -> None:
