@@ -8,8 +8,8 @@ Renderings bound it, by longest common token prefix and suffix, never by searchi
   writes around the content: the tokens before it (for example an empty think block the template
   inserts) and the tokens after it (turn end, newline).
 
-Supervised are the content and the token that ends the turn, never another template token. A token
-that merges the end of the header with the start of the content belongs to the content. Where a turn
+Supervised are the content and the token that ends the turn, never another template token, nor one between
+the two. A token that merges the end of the header with the start of the content belongs to the content. Where a turn
 has reasoning that the template renders, everything after the header is the target's to write.
 """
 
@@ -45,15 +45,22 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A turn in ``encoded``, which ends with it: supervised are tokens ``start`` to ``end``."""
+    """A turn in ``encoded``, which ends with it: supervised are tokens ``start`` to ``content_end``, and ``stop``."""
 
     encoded: Encoded
     start: int
-    end: int
-    """One past the turn-end token, or past the content if there is none."""
+    content_end: int
+    """One past the content."""
+    stop: int | None
+    """The token that ends the turn; the template may write others before it."""
     ended: bool
     reasoning_dropped: bool
     calls_left_out: bool = False
+
+    @property
+    def end(self) -> int:
+        """One past the last supervised token."""
+        return self.content_end if self.stop is None else self.stop + 1
 
 
 def rows_of(
@@ -103,11 +110,13 @@ def _row(spans: Sequence[_Span], *, rewritten: bool) -> Row:
     ids = spans[-1].encoded.ids
     supervised = [False] * len(ids)
     for span in spans:
-        supervised[span.start : span.end] = [True] * (span.end - span.start)
+        supervised[span.start : span.content_end] = [True] * (span.content_end - span.start)
+        if span.stop is not None:
+            supervised[span.stop] = True
     return Row(
         ids=ids,
         supervised=supervised,
-        prompt_length=next((s.start for s in spans if s.start < s.end), len(ids)),
+        prompt_length=supervised.index(True) if True in supervised else len(ids),
         rewritten=rewritten,
         without_turn_end=not all(span.ended for span in spans),
         reasoning_dropped=any(span.reasoning_dropped for span in spans),
@@ -131,16 +140,16 @@ def _span(
             start = asked  # The content itself opens with it (a think tag the target wrote), so it is no insertion.
     dropped = turn.reasoning == "dropped"
     if turn.message.get("tool_calls") and not supervise_tool_calls:
-        return _Span(encoded, start, max(start, _before_calls(chat, turn)), True, dropped, calls_left_out=True)
+        return _Span(encoded, start, max(start, _before_calls(chat, turn)), None, True, dropped, calls_left_out=True)
     tail = max(common_suffix(ids, other) for other, _ in others)
     content_end = max(len(ids) - tail, start)
     if unfinished:
-        return _Span(encoded, start, content_end, True, dropped)
+        return _Span(encoded, start, content_end, None, True, dropped)
     stop = _stop(renderer, ids, content_end, end_ids)
     if stop is None:  # A call may end by a token of its own, which no other turn has.
         ended = content_end > start and (ids[content_end - 1] in end_ids or renderer.is_special(ids[content_end - 1]))
-        return _Span(encoded, start, content_end, ended, dropped)
-    return _Span(encoded, start, stop + 1, True, dropped)
+        return _Span(encoded, start, content_end, None, ended, dropped)
+    return _Span(encoded, start, content_end, stop, True, dropped)
 
 
 def _before_calls(chat: Chat, turn: RenderedTurn) -> int:

@@ -125,8 +125,8 @@ def refuse_useless(tally: Tally, *, max_length: int) -> None:
         )
     if set(causes) == {"only_tool_calls"}:
         raise DataError(
-            f"every answer of all {tally.rows} conversations calls tools, which supervise_tool_calls = false leaves out; "
-            "set it to true, or add conversations with other answers"
+            f"every answer of all {tally.rows} conversations calls tools, and supervise_tool_calls = false leaves "
+            "them out; set it to true, or add conversations with other answers"
         )
     if causes["truncated_away"]:
         raise DataError(

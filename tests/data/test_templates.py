@@ -37,7 +37,7 @@ def rendered(tok: Any, messages: list[dict[str, Any]], **more: Any) -> str:
 
 
 def marked(tok: Any, end: str, messages: list[dict[str, Any]], last_only: bool) -> tuple[list[int], list[bool]]:
-    """Ids, and whether a token overlaps a content, or what follows it up to the token that ends the turn."""
+    """Ids, and whether a token overlaps a content, or is the one that ends the turn after it."""
     mine = [i for i, m in enumerate(messages) if m["role"] == "assistant"][-1 if last_only else 0 :]
     wrapped = [
         {**m, "content": OPEN + m["content"] + CLOSE} if i in mine else m for i, m in enumerate(messages)
@@ -49,7 +49,8 @@ def marked(tok: Any, end: str, messages: list[dict[str, Any]], last_only: bool) 
             content, rest = piece.split(CLOSE)
             stop = rest.index(end) + len(end)
             text += content + rest
-            wanted += [True] * (len(content) + stop) + [False] * (len(rest) - stop)
+            wanted += [True] * len(content) + [False] * (stop - len(end)) + [True] * len(end)
+            wanted += [False] * (len(rest) - stop)
         else:
             text += piece
             wanted += [inside] * len(piece)
@@ -82,7 +83,8 @@ def test_spans_are_the_contents_and_turn_ends(name: str, turns: int, data: st.Da
     for number, row in enumerate(rows):
         until = ends[number] if family.rewrites else len(messages)
         assert (row.ids, row.supervised) == marked(tok, family.end, messages[:until], family.rewrites)
-        starts = [i for i, s in enumerate(row.supervised) if s and not row.supervised[i - 1]]
+        stops = {i for i, t in enumerate(row.ids) if row.supervised[i] and t in end_ids_of(tok, name)}
+        starts = [i for i, s in enumerate(row.supervised) if s and not row.supervised[i - 1] and i not in stops]
         asked = [ends[number]] if family.rewrites else ends
         for start, end in zip(starts, asked, strict=True):
             prompt = served(tok, messages[: end - 1])
@@ -111,6 +113,14 @@ def test_thoughts_are_supervised_after_what_is_served(name: str, data: st.DataOb
         turn = messages[2 * number + 1]
         said = tok.decode(ids).removeprefix("<think>").split("</think>")
         assert [part.strip() for part in said] == [turn["reasoning_content"], turn["content"] + FAMILIES[name].end]
+
+
+def test_what_the_template_writes_between_content_and_turn_end_is_not_supervised() -> None:
+    (row,) = rows_of(renderer("llama2"), THREE, end_ids("llama2"))
+    tokens = tokenizer_of("llama2").convert_ids_to_tokens(row.ids)
+    ends = [i for i, t in enumerate(tokens) if t == "</s>"]
+    assert [tokens[i - 1 : i + 1] for i in ends] == [["▁", "</s>"]] * 3
+    assert [row.supervised[i - 2 : i + 1] for i in ends] == [[True, False, True]] * 3
 
 
 def supervised_ids(row: Row) -> list[list[int]]:
