@@ -6,7 +6,8 @@ Renderings bound it, by longest common token prefix and suffix, never by searchi
 - the header that asks for the answer ends where it stops being a prefix of the turn's rendering;
 - renderings of the same turn with other contents agree with it exactly in what the template
   writes around the content: the tokens before it (for example an empty think block the template
-  inserts) and the tokens after it (turn end, newline).
+  inserts) and the tokens after it (turn end, newline). Where the template's text ends with a special token,
+  that token is the border, and nothing that contents happen to share belongs to the template.
 
 Supervised are the content and the token that ends the turn, never another template token, nor one between
 the two. A token that merges the end of the header with the start of the content belongs to the content. Where a turn
@@ -130,8 +131,9 @@ def _span(
     renderer, encoded, ids = chat.renderer, turn.encoded, turn.encoded.ids
     asked = _agreement(renderer, encoded, turn.header)
     others = [_tokens(renderer, encoded, turn.header, other) for other in turn.others]
-    opened = asked if turn.opening == turn.header else _agreement(renderer, encoded, turn.opening)
-    start = max(asked, opened, *(_common(ids, other, shared) for other, shared in others))
+    start = opened = asked if turn.opening == turn.header else max(asked, _agreement(renderer, encoded, turn.opening))
+    if not (turn.framed and _is_whole(renderer, encoded, opened, turn.opening)):
+        start = max(opened, *(_common(ids, other, shared) for other, shared in others))
     if turn.reasoning == "rendered":
         start = asked
     elif start > asked:
@@ -167,6 +169,16 @@ def _agreement(renderer: Renderer, encoded: Encoded, text: str) -> int:
     else:
         other, shared = renderer.encode(text), 0
     return _common(encoded.ids, other.ids, shared)
+
+
+def _is_whole(renderer: Renderer, encoded: Encoded, opened: int, opening: str) -> bool:
+    """Whether the first ``opened`` tokens are ``opening``, whatever follows: they are all of it, the last one special.
+
+    What follows is then the content's, also a space of its own that some tokenizers put before a text (``▁``).
+    """
+    if not opened or not renderer.is_special(encoded.ids[opened - 1]):
+        return False
+    return len(renderer.continued(encoded, len(opening), "")[0].ids) == opened
 
 
 def _tokens(renderer: Renderer, encoded: Encoded, header: str, text: str) -> tuple[list[int], int]:

@@ -41,6 +41,8 @@ class RenderedTurn:
     """What asks for the answer."""
     opening: str
     """The header, and what the template writes after it before every content."""
+    framed: bool
+    """The content follows right after ``opening``; otherwise only the renderings in ``others`` tell where it begins."""
     encoded: Encoded
     others: Sequence[str]
     """Renderings of the turn with another content."""
@@ -64,11 +66,13 @@ class Turns:
             return self._as_served(count, header)
         frame, others = self._others(count, header, through)
         opening = header + frame.before if frame else header
+        framed = frame is not None and through.startswith(opening)
         return RenderedTurn(
             count=count,
             message=message,
             header=header,
-            opening=opening if through.startswith(opening) else header,
+            opening=opening if framed else header,
+            framed=framed,
             encoded=self._encoded(through, whole),
             others=others,
             reasoning=self._reasoning(count, through),
@@ -130,6 +134,7 @@ class Turns:
             message={**message, "content": answer},
             header=header,
             opening=header,
+            framed=True,
             encoded=self._chat.renderer.encode(header + rest + frame.after),
             others=[header + c + frame.after for c in stand_ins],
         )

@@ -123,6 +123,18 @@ def test_what_the_template_writes_between_content_and_turn_end_is_not_supervised
     assert [row.supervised[i - 2 : i + 1] for i in ends] == [[True, False, True]] * 3
 
 
+@pytest.mark.parametrize("answer", ["5 apples", "7", "北京", "The answer", "  x", "one", "(a)"])
+def test_the_space_that_a_tokenizer_puts_after_a_special_token_is_the_answers(answer: str) -> None:
+    """The target writes it, as a token of its own or with the first letters, whatever the content."""
+    tok = tokenizer_of("mistral_spaced")
+    (row,) = rows_of(renderer("mistral_spaced"), [user("what"), assistant(answer)], end_ids("mistral_spaced"))
+    prompt = served(tok, [user("what")])
+    assert tok.convert_ids_to_tokens(prompt[-1:]) == ["[/INST]"]
+    assert row.ids[: len(prompt)] == prompt
+    assert row.supervised == [False] * len(prompt) + [True] * (len(row.ids) - len(prompt))
+    assert str(tok.convert_ids_to_tokens(row.ids)[len(prompt)]).startswith("▁")
+
+
 def supervised_ids(row: Row) -> list[list[int]]:
     spans: list[list[int]] = []
     for position, (token, mine) in enumerate(zip(row.ids, row.supervised, strict=True)):
