@@ -94,7 +94,9 @@ def rows_of(
     whole: Encoded | None = None
     groups: list[list[_Span]] = []
     for end in reversed(ends[-1:] if last_turn_only else ends):
-        span = _span(chat, turns.rendered(end, whole), end_ids, supervise_tool_calls, unfinished and end == ends[-1])
+        cut_off = unfinished and end == ends[-1]
+        turn = turns.rendered(end, whole, unfinished=cut_off)
+        span = _span(chat, turn, end_ids, supervise_tool_calls, cut_off)
         if whole is not None and whole.ids[: span.end] == span.encoded.ids[: span.end]:
             groups[-1].append(span)
         else:

@@ -64,6 +64,8 @@ FAMILIES = {
         Family("gemma", ("<bos>", "<start_of_turn>", "<end_of_turn>"), "<end_of_turn>", bos="<bos>", kind="metaspace"),
         Family("deepseek_r1", ("<|begin|>", "<|User|>", "<|Assistant|>", "<|end|>"), "<|end|>", bos="<|begin|>",
                thinking=True, rewrites=True),
+        Family("hybrid", ("<s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"), "<|end|>", bos="<s>",
+               thinking=True, rewrites=True),
         Family("deepseek_v3", ("<|begin|>", "<|User|>", "<|Assistant|>", "<|end|>", "<think>", "</think>"), "<|end|>",
                bos="<|begin|>", thinking=True),
         Family("gpt_oss", ("<|start|>", "<|message|>", "<|channel|>", "<|end|>", "<|return|>", "<|call|>"),

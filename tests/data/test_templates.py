@@ -18,7 +18,7 @@ from tests.data.tables import table
 
 OPEN, CLOSE = "\ue000", "\ue001"
 CONTENT = st.text(alphabet="x7owthe lin\n.é{<|", min_size=1, max_size=12).filter(lambda c: c == c.strip())
-ALWAYS_THINKS = {"deepseek_r1"}
+THOUGHT_IN_HEADER = {"deepseek_r1", "hybrid"}
 RENDERERS: dict[Any, Renderer] = {}
 
 
@@ -68,7 +68,7 @@ def test_tables(name: str) -> None:
 
 
 @settings(max_examples=250, deadline=None, derandomize=True)
-@given(name=st.sampled_from(sorted(FAMILIES.keys() - ALWAYS_THINKS)), turns=st.integers(1, 3), data=st.data())
+@given(name=st.sampled_from(sorted(FAMILIES.keys() - THOUGHT_IN_HEADER)), turns=st.integers(1, 3), data=st.data())
 def test_spans_are_the_contents_and_turn_ends(name: str, turns: int, data: st.DataObject) -> None:
     """And what is served before each of them is how the row begins."""
     family = FAMILIES[name]
@@ -98,7 +98,7 @@ def end_ids_of(tok: Any, name: str) -> set[int]:
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(name=st.sampled_from(("deepseek_r1", "deepseek_v3", "qwen3", "smollm3")), data=st.data())
+@given(name=st.sampled_from(("deepseek_r1", "deepseek_v3", "hybrid", "qwen3", "smollm3")), data=st.data())
 def test_thoughts_are_supervised_after_what_is_served(name: str, data: st.DataObject) -> None:
     thoughts = [data.draw(CONTENT) for _ in range(2)]
     messages = [m for t in thoughts for m in (user(data.draw(CONTENT)), assistant(data.draw(CONTENT), t))]
@@ -161,6 +161,39 @@ def test_what_does_not_begin_as_it_is_served_is_refused() -> None:
         rows_of(renderer("qwen3"), thought, end_ids("qwen3"), thinking=False)
 
 
+@pytest.mark.parametrize("turn", [assistant("now", "I think"), assistant("<think>\nI think\n</think>\n\nnow")])
+def test_thoughts_after_a_header_that_closed_them_are_refused(turn: dict[str, Any]) -> None:
+    messages = [user("what"), turn]
+    with pytest.raises(NotAsServed, match=r"has thoughts, and serving ends the prompt with .*</think>\\n\\n'"):
+        rows_of(renderer("hybrid"), messages, end_ids("hybrid"), thinking=False)
+    (row,) = rows_of(renderer("hybrid"), messages, end_ids("hybrid"), thinking=True)
+    said = tokenizer_of("hybrid").decode([i for ids in supervised_ids(row) for i in ids])
+    assert said == "I think\n</think>\n\nnow<|end|>"
+
+
+@pytest.mark.parametrize("name", ["deepseek_r1", "hybrid"])
+@pytest.mark.parametrize("text", ["I think\n</think>\n\nnow", "</think>now", "a <b>\n</think>\n"])
+def test_an_answer_that_closes_the_thought_of_the_header_is_what_the_target_wrote(name: str, text: str) -> None:
+    messages, tok = [user("what"), assistant(text)], tokenizer_of(name)
+    (row,) = rows_of(renderer(name), messages, end_ids(name), thinking=True)
+    prompt = served(tok, messages[:1], enable_thinking=True)
+    assert tok.decode(prompt).endswith("<think>\n")
+    assert row.ids[: len(prompt)] == prompt
+    assert row.supervised == [False] * len(prompt) + [True] * (len(row.ids) - len(prompt))
+    assert tok.decode(row.ids[len(prompt) :]) == text + FAMILIES[name].end
+
+
+@pytest.mark.parametrize("name", ["deepseek_r1", "hybrid"])
+def test_an_answer_cut_off_in_the_thought_of_the_header_is_used(name: str) -> None:
+    messages, tok = [user("what"), assistant("I think that")], tokenizer_of(name)
+    with pytest.raises(NotAsServed):
+        rows_of(renderer(name), messages, end_ids(name), thinking=True)
+    (row,) = rows_of(renderer(name), messages, end_ids(name), thinking=True, unfinished=True)
+    prompt = served(tok, messages[:1], enable_thinking=True)
+    assert (row.ids[: len(prompt)], tok.decode(row.ids[len(prompt) :])) == (prompt, "I think that")
+    assert row.supervised == [False] * len(prompt) + [True] * (len(row.ids) - len(prompt))
+
+
 def test_thoughts_that_a_template_leaves_out_are_counted() -> None:
     thought = [user("what"), assistant("now", "I think")]
     assert rows_of(renderer("chatml"), thought, end_ids("chatml"))[0].reasoning_dropped
@@ -170,6 +203,7 @@ def test_thoughts_that_a_template_leaves_out_are_counted() -> None:
 @pytest.mark.parametrize(
     ("name", "switch"),
     [("qwen3", "enable_thinking"), ("smollm3", "enable_thinking"), ("deepseek_v3", "thinking"), ("granite", "thinking"),
+     ("hybrid", "enable_thinking"),
      ("chatml", None), ("deepseek_r1", None), ("gpt_oss", None)],
 )  # fmt: skip
 def test_the_switch_of_the_thinking_mode_is_found(name: str, switch: str | None) -> None:
@@ -244,7 +278,7 @@ def test_messages_that_a_template_does_not_take() -> None:
 
 def test_what_was_learned_of_a_template_changes_no_row() -> None:
     """Rows are the same whether their shape was seen before or not."""
-    for name in sorted(FAMILIES.keys() - ALWAYS_THINKS):
+    for name in sorted(FAMILIES.keys() - THOUGHT_IN_HEADER):
         used = renderer(name)
         rows_of(used, THREE, end_ids(name))
         for contents in (("7", "x"), ("<|im_end|>", "a"), (" x", "x\n"), ("</think>", "<think>")):
