@@ -26,13 +26,17 @@ MODES = {True: "on", False: "off", None: "template default"}
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over some rows. ``lengths`` and ``shares`` count documents by bin; groups are ``split/kind``."""
+    """Sums over some rows. ``lengths`` and ``shares`` count documents by bin; groups are ``split/kind``.
+
+    ``train_tokens`` counts training documents by their number of tokens.
+    """
 
     rows: int = 0
     documents: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     lengths: Counter[int] = field(default_factory=Counter)
     shares: Counter[tuple[str, int]] = field(default_factory=Counter)
+    train_tokens: Counter[int] = field(default_factory=Counter)
     thinking: Counter[str] = field(default_factory=Counter)
     groups: Counter[tuple[str, str]] = field(default_factory=Counter)
     quarantined: list[Quarantined] = field(default_factory=list)
@@ -54,6 +58,8 @@ class Tally:
         group, tokens, supervised = f"{document.split}/{document.kind}", len(document.ids), sum(document.supervised)
         self.documents += 1
         self.lengths[length_bin(tokens)] += 1
+        if document.split == "train":
+            self.train_tokens[tokens] += 1
         self.shares[group, min(10 * supervised // tokens, 9)] += 1
         self.thinking[MODES[document.thinking]] += 1
         self.groups[group, "documents"] += 1
@@ -65,7 +71,7 @@ class Tally:
         self.documents += other.documents
         self.quarantined += other.quarantined
         self.thinking_switch = other.thinking_switch
-        for name in ("counts", "lost", "lengths", "shares", "thinking", "groups"):
+        for name in ("counts", "lost", "lengths", "shares", "train_tokens", "thinking", "groups"):
             getattr(self, name).update(getattr(other, name))
 
     def metrics(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 
 from specflow.config.tokenize import TokenizeParams
 from specflow.data.documents import read_documents
+from specflow.data.packing import pack_documents
 from specflow.stages import tokenize
 from specflow.stages.contract import StageError
 from tests.stages.pipeline_helpers import FakeContext, artifact, inputs, tiny_target, tree, write_lines
@@ -51,6 +52,9 @@ def test_documents_and_metrics(root: Path, tmp_path: Path) -> None:
     assert metrics["supervised_tokens"] == sum(sum(d.supervised) for d in documents)
     assert metrics["supervised_share"] == metrics["supervised_tokens"] / metrics["tokens"]
     assert sum(metrics["lengths"]["counts"]) == 6 == sum(metrics["supervised_shares"]["counts"])
+    made = pack_documents([len(d.ids) for d in documents if d.split == "train"], limit=1024)
+    assert metrics["packing"] == {"length": 1024, "packs": len(made.packs), "padding_share": made.padding_share}
+    assert f"packs of 1024 tokens: {len(made.packs)}, {made.padding_share:.2%} padding" in context.messages
     assert {k: v["documents"] for k, v in metrics["by_kind"].items()} == {"heldout/k": 3, "train/k": 3}
     json.dumps(metrics)
 
