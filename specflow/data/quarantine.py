@@ -43,8 +43,11 @@ def reasons(rows: Iterable[Quarantined]) -> dict[str, int]:
 
 
 def write_quarantine(path: Path, rows: Iterable[Quarantined]) -> None:
-    """One JSON line each. Sources are written without their folder: an artifact says nothing about a machine."""
-    with path.open("w", encoding="utf-8") as file:
+    """One JSON line each. Sources are written without their folder: an artifact says nothing about a machine.
+
+    Half of a surrogate pair is written as its escape, which is JSON.
+    """
+    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows:
             value = {**asdict(row), "source": Path(row.source).name}
             file.write(json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n")

@@ -19,10 +19,12 @@ from jinja2 import TemplateError
 from specflow.data.answered import usable_row
 from specflow.data.conversations import Defect, Message
 from specflow.data.documents import TokenDocument
+from specflow.data.inputs.rows import to_json
 from specflow.data.produced import Produced, produced_documents, produced_ids
 from specflow.data.quarantine import SELECTED, Quarantined
 from specflow.data.rendering import Renderer
 from specflow.data.spans import rows_of
+from specflow.data.tools import Malformed
 from specflow.data.turns import NotAsServed
 from specflow.data.windows import cut, windows
 
@@ -71,7 +73,13 @@ class RowTokenizer:
                 Quarantined(source="conversations.jsonl", row=number, reason=reason, detail=detail, id=row_id)
             )
 
-        messages = usable_row(row)
+        try:
+            to_json(row)
+            messages = usable_row(row)
+            to_json(messages)  # Again: arguments of calls were JSON text until now.
+        except Malformed as error:
+            set_aside(error.reason, error.detail)
+            return made
         if isinstance(messages, Defect):
             set_aside(*messages)
             return made

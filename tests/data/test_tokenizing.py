@@ -357,6 +357,35 @@ def test_malformed_rows_never_stop_a_run(row: Any, reason: str) -> None:
     assert len(result.documents) == 1
 
 
+HALF = "\ud83d"
+"""Of a pair that stands for one character: JSON can say it, UTF-8 cannot."""
+
+
+def calling(arguments: Any) -> dict[str, Any]:
+    call = {"type": "function", "function": {"name": "get_weather", "arguments": arguments}}
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    return {**conversation(), "messages": messages}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        conversation("q", f"a{HALF}"),
+        conversation(HALF, "a"),
+        {**conversation("q", "a"), "id": HALF},
+        {**conversation("q", "a"), "kind": HALF},
+        conversation("q", "a", chat_template_kwargs={"effort": HALF}),
+        calling({"city": HALF}),
+        calling(json.dumps({"city": HALF})),
+        calling({HALF: 1}),
+    ],
+)
+def test_half_a_surrogate_pair_sets_its_row_aside(row: dict[str, Any]) -> None:
+    result = tokenized(row, conversation("q", "🙂"), tok=tokenizer_of("qwen3"))
+    assert [(q.row, q.reason) for q in result.quarantined] == [(1, "not_unicode")]
+    assert len(result.documents) == 1
+
+
 def test_the_mode_of_a_row_goes_before_the_mode_of_the_stage() -> None:
     tok = tokenizer_of("smollm3")
     rows = [conversation("q", "a"), conversation("q", "a", thinking=False), conversation("q", "a", thinking=True)]

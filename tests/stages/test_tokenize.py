@@ -93,6 +93,15 @@ def test_bad_rows_go_to_quarantine_up_to_a_share(root: Path, tmp_path: Path) -> 
         run(root, FakeContext(tmp_path), rows)
 
 
+def test_text_that_is_not_unicode_ends_no_run(root: Path, tmp_path: Path) -> None:
+    context = FakeContext(tmp_path)
+    half = {"id": "\ud800", "messages": [*PROMPT, {"role": "assistant", "content": "a\udc00"}]}
+    metrics = run(root, context, [conversation(0), {**conversation(1), **half}], max_skipped=0.5)
+    assert (metrics["documents"], metrics["quarantine_reasons"]) == (1, {"not_unicode": 1})
+    (line,) = (context.output / "quarantine.jsonl").read_text().splitlines()
+    assert json.loads(line)["id"] == "\ud800"
+
+
 def test_a_corpus_lost_to_truncation_says_so(root: Path, tmp_path: Path) -> None:
     row = conversation(0)
     row["messages"] = [{"role": "user", "content": "z" * 200}, row["messages"][1]]
