@@ -2,8 +2,8 @@
 
 ``render(prefix + turn)`` is taken apart as ``header + before + content + after``, where ``header`` is what asks for
 the answer. Two stand-ins of one character tell ``before`` and ``after``: their renderings differ in that character
-alone. What was learned for one conversation holds for another of the same shape exactly where the parts put
-together are what the template renders; where they are not, the template is asked again.
+alone. What was learned for one conversation is used for another of the same shape where the parts put together are
+what the template renders for it; where they are not, the template is asked again.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ class Frame:
     before: str
     after: str
 
-    def fits(self, through: str, header: str, content: str) -> bool:
-        """Whether ``through`` is ``header``, and ``content`` in this frame, as it is or without white space around."""
-        return self._is(through, header, content) or self._is(through, header, content.strip())
-
-    def _is(self, through: str, header: str, content: str) -> bool:
-        length = len(header) + len(self.before) + len(content) + len(self.after)
-        if len(through) != length:
-            return False
-        return through == "".join((header, self.before, content, self.after))
+    def around(self, text: str, header: str, content: str) -> str | None:
+        """``header`` and ``content`` in this frame, where ``text`` begins with them; the content may be stripped."""
+        for each in (content, content.strip()):
+            framed = "".join((header, self.before, each, self.after))
+            if text.startswith(framed):
+                return framed
+        return None
 
 
 def frame_of(renderings: Sequence[str], stand_ins: Sequence[str]) -> Frame | None:

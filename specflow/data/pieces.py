@@ -17,12 +17,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from specflow.data.flat import flat_ids
 
 SHORT = 64
-"""Characters of pieces worth keeping for long: headers and turn ends, the same in every row."""
+"""Characters of texts worth keeping for long: headers and turn ends, the same in every row."""
+MOST_SHORT, MOST_LONG = 4096, 256
+"""Texts that are kept; the long ones for the further renderings of the same row."""
 PROBE = "  A probe: 3 x 7 = 21\n\n\tnaïve 北京 🙂 don't  "
 
 
@@ -33,9 +35,18 @@ class Encoded:
     text: str
     ids: list[int]
     starts: list[int]
-    heads: list[int]
-    """Length of the special token that a piece begins with; 0 for the first one, which may have none."""
+    reaches: list[int]
+    """Where the special token ends that a piece begins with; the start of the first one, which may have none."""
     counts: list[int]
+
+
+class Rest(NamedTuple):
+    """The end of a text that begins as another one does."""
+
+    piece: int
+    """Pieces that the texts share."""
+    encoded: Encoded
+    """From there on."""
 
 
 class PieceEncoder:
@@ -45,51 +56,70 @@ class PieceEncoder:
     """
 
     def __init__(self, tokenizer: Any, cuts: Iterable[str]) -> None:
-        encode, core = _plain_encoder(tokenizer)
+        self._batch, core = _plain_encoder(tokenizer)
         self._cuts = safe_cuts(core, cuts) if core is not None else ()
-        short, long = lru_cache(maxsize=4096)(encode), lru_cache(maxsize=256)(encode)
-        self._piece: Callable[[str], tuple[int, ...]] = lambda text: (short if len(text) <= SHORT else long)(text)
+        self._short: dict[str, list[int]] = {}
+        self._long: dict[str, list[int]] = {}
+        self._repeated = lru_cache(maxsize=MOST_SHORT)(self._encode)
 
     @property
     def cuts(self) -> tuple[str, ...]:
         return self._cuts
 
     def encode(self, text: str) -> Encoded:
-        starts, heads = self._places(text)
-        ids: list[int] = []
-        counts = []
-        for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
-            counts.append(len(ids))
-            ids += self._piece(text[start:end])
-        return Encoded(text, ids, starts, heads, counts)
+        return self._repeated(text) if len(text) <= SHORT else self._encode(text)
 
-    def continued(self, base: Encoded, length: int, suffix: str) -> tuple[Encoded, int]:
-        """The encoding of ``base.text[:length] + suffix``, and how many of its first tokens are those of ``base``."""
-        piece = bisect_right([s + h for s, h in zip(base.starts, base.heads, strict=True)], length) - 1
-        if piece < 0:
-            return self.encode(base.text[:length] + suffix), 0
+    def rest(self, base: Encoded, length: int, suffix: str) -> Rest:
+        """What the encoding of ``base.text[:length] + suffix`` is after the pieces that it has from ``base``."""
+        piece = bisect_right(base.reaches, length) - 1
+        start = base.starts[piece] if piece > 0 else 0
+        return Rest(max(piece, 0), self.encode(base.text[start:length] + suffix))
+
+    def continued(self, base: Encoded, length: int, suffix: str) -> Encoded:
+        """The encoding of ``base.text[:length] + suffix``."""
+        piece, rest = self.rest(base, length, suffix)
         start, count = base.starts[piece], base.counts[piece]
-        rest = self.encode(base.text[start:length] + suffix)
-        made = Encoded(
+        return Encoded(
             base.text[:start] + rest.text,
             base.ids[:count] + rest.ids,
             base.starts[:piece] + [start + s for s in rest.starts],
-            base.heads[:piece] + rest.heads,
+            base.reaches[:piece] + [start + r for r in rest.reaches],
             base.counts[:piece] + [count + c for c in rest.counts],
         )
-        return made, count
+
+    def _encode(self, text: str) -> Encoded:
+        starts, reaches = self._places(text)
+        pieces = [text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
+        self._learn(pieces)
+        ids: list[int] = []
+        counts = []
+        for piece in pieces:
+            counts.append(len(ids))
+            ids += (self._short if len(piece) <= SHORT else self._long)[piece]
+        return Encoded(text, ids, starts, reaches, counts)
+
+    def _learn(self, pieces: Sequence[str]) -> None:
+        new = [p for p in dict.fromkeys(pieces) if p not in self._short and p not in self._long]
+        if not new:
+            return
+        if len(self._short) > MOST_SHORT or len(self._long) > MOST_LONG:
+            self._short.clear()
+            self._long.clear()
+            new = list(dict.fromkeys(pieces))
+        for piece, ids in zip(new, self._batch(new), strict=True):
+            (self._short if len(piece) <= SHORT else self._long)[piece] = ids
 
     def _places(self, text: str) -> tuple[list[int], list[int]]:
         found = []
         for cut in self._cuts:
             at = text.find(cut)
             while at >= 0:
-                found.append((at, len(cut)))
+                found.append((at, at + len(cut)))
                 at = text.find(cut, at + len(cut))
         found.sort()
         if not found or found[0][0] > 0:
             found.insert(0, (0, 0))
-        return [at for at, _ in found], [length for _, length in found]
+        return [start for start, _ in found], [reach for _, reach in found]
 
 
 def safe_cuts(core: Any, cuts: Iterable[str]) -> tuple[str, ...]:
@@ -111,18 +141,18 @@ def _disturbed(cut: str, others: Sequence[str]) -> bool:
     return False
 
 
-def _plain_encoder(tokenizer: Any) -> tuple[Callable[[str], tuple[int, ...]], Any]:
-    """(function from text to ids, the ``tokenizers.Tokenizer`` behind it or ``None``)."""
+def _plain_encoder(tokenizer: Any) -> tuple[Callable[[Sequence[str]], list[list[int]]], Any]:
+    """(function from texts to ids, the ``tokenizers.Tokenizer`` behind it or ``None``)."""
 
-    def slow(text: str) -> tuple[int, ...]:
-        return tuple(flat_ids(tokenizer(text, add_special_tokens=False)))
+    def slow(texts: Sequence[str]) -> list[list[int]]:
+        return [flat_ids(tokenizer(text, add_special_tokens=False)) for text in texts]
 
     core = getattr(tokenizer, "backend_tokenizer", None)
     if core is None:
         return slow, None
-    expected = slow(PROBE)  # also switches padding and truncation off, as every call does
+    expected = slow([PROBE])  # also switches padding and truncation off, as every call does
 
-    def fast(text: str) -> tuple[int, ...]:
-        return tuple(core.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+    def fast(texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in core.encode_batch_fast(texts, add_special_tokens=False)]
 
-    return (fast, core) if fast(PROBE) == expected else (slow, None)
+    return (fast, core) if fast([PROBE]) == expected else (slow, None)

@@ -67,14 +67,19 @@ class Renderer:
         messages that the template refuses.
         """
         chat = self.chat(messages, tools=tools, thinking=thinking, arguments=arguments)
-        return self.encode(chat.text(len(messages), answer=answer)).ids
+        return list(self.encode(chat.text(len(messages), answer=answer)).ids)
 
     def encode(self, text: str) -> Encoded:
         return self._encoder.encode(text)
 
-    def continued(self, base: Encoded, length: int, suffix: str) -> tuple[Encoded, int]:
-        """The encoding of ``base.text[:length] + suffix``, and how many of its first tokens are those of ``base``."""
+    def continued(self, base: Encoded, length: int, suffix: str) -> Encoded:
+        """The encoding of ``base.text[:length] + suffix``."""
         return self._encoder.continued(base, length, suffix)
+
+    def rest(self, base: Encoded, length: int, suffix: str) -> tuple[int, list[int]]:
+        """Its ids in two parts: how many of its first are those of ``base``, and those that follow."""
+        piece, rest = self._encoder.rest(base, length, suffix)
+        return base.counts[piece], rest.ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids``, special tokens included."""

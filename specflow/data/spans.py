@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from specflow.data.agreement import common_prefix, common_suffix
 from specflow.data.pieces import Encoded
@@ -132,10 +132,10 @@ def _span(
 ) -> _Span:
     renderer, encoded, ids = chat.renderer, turn.encoded, turn.encoded.ids
     asked = _agreement(renderer, encoded, turn.header)
-    others = [_tokens(renderer, encoded, turn.header, other) for other in turn.others]
+    others = [_Compared.of(renderer, encoded, turn.header, other) for other in turn.others]
     start = opened = asked if turn.opening == turn.header else max(asked, _agreement(renderer, encoded, turn.opening))
     if not (turn.framed and _is_whole(renderer, encoded, opened, turn.opening)):
-        start = max(opened, *(_common(ids, other, shared) for other, shared in others))
+        start = max(opened, *(other.prefix(ids) for other in others))
     if turn.reasoning == "rendered":
         start = asked
     elif start > asked:
@@ -145,7 +145,7 @@ def _span(
     dropped = turn.reasoning == "dropped"
     if turn.message.get("tool_calls") and not supervise_tool_calls:
         return _Span(encoded, start, max(start, _before_calls(chat, turn)), None, True, dropped, calls_left_out=True)
-    tail = max(common_suffix(ids, other) for other, _ in others)
+    tail = max(other.suffix(ids) for other in others)
     content_end = max(len(ids) - tail, start)
     if unfinished:
         return _Span(encoded, start, content_end, None, True, dropped)
@@ -164,13 +164,32 @@ def _before_calls(chat: Chat, turn: RenderedTurn) -> int:
     return _agreement(chat.renderer, turn.encoded, chat.text(turn.count, instead=plain))
 
 
+class _Compared(NamedTuple):
+    """Ids of a text to compare with: the first ``shared`` of the turn's, then ``rest``."""
+
+    shared: int
+    rest: list[int]
+
+    @classmethod
+    def of(cls, renderer: Renderer, encoded: Encoded, beginning: str, text: str) -> _Compared:
+        """``beginning`` is what ``text`` is expected to begin with, and the turn begins with."""
+        if encoded.text.startswith(beginning) and text.startswith(beginning):
+            return cls(*renderer.rest(encoded, len(beginning), text[len(beginning) :]))
+        return cls(0, renderer.encode(text).ids)
+
+    def prefix(self, ids: list[int]) -> int:
+        return self.shared + common_prefix(ids[self.shared : self.shared + len(self.rest)], self.rest)
+
+    def suffix(self, ids: list[int]) -> int:
+        agreed = common_suffix(ids, self.rest)
+        if agreed < len(self.rest):
+            return agreed
+        return agreed + common_suffix(ids[: len(ids) - agreed], ids[: self.shared])
+
+
 def _agreement(renderer: Renderer, encoded: Encoded, text: str) -> int:
     """Tokens that ``encoded`` and ``text`` begin with together."""
-    if encoded.text.startswith(text):
-        other, shared = renderer.continued(encoded, len(text), "")
-    else:
-        other, shared = renderer.encode(text), 0
-    return _common(encoded.ids, other.ids, shared)
+    return _Compared.of(renderer, encoded, text, text).prefix(encoded.ids)
 
 
 def _is_whole(renderer: Renderer, encoded: Encoded, opened: int, opening: str) -> bool:
@@ -180,15 +199,8 @@ def _is_whole(renderer: Renderer, encoded: Encoded, opened: int, opening: str) -
     """
     if not opened or not renderer.is_special(encoded.ids[opened - 1]):
         return False
-    return len(renderer.continued(encoded, len(opening), "")[0].ids) == opened
-
-
-def _tokens(renderer: Renderer, encoded: Encoded, header: str, text: str) -> tuple[list[int], int]:
-    """Ids of ``text``, and a number of tokens that they are known to share with ``encoded``."""
-    if not text.startswith(header):
-        return renderer.encode(text).ids, 0
-    other, shared = renderer.continued(encoded, len(header), text[len(header) :])
-    return other.ids, shared
+    shared, rest = renderer.rest(encoded, len(opening), "")
+    return shared + len(rest) == opened
 
 
 def _stop(renderer: Renderer, ids: list[int], content_end: int, end_ids: Collection[int]) -> int | None:
@@ -196,7 +208,3 @@ def _stop(renderer: Renderer, ids: list[int], content_end: int, end_ids: Collect
     after = range(content_end, len(ids))
     first_end = next((i for i in after if ids[i] in end_ids), None)
     return first_end if first_end is not None else next((i for i in after if renderer.is_special(ids[i])), None)
-
-
-def _common(one: Sequence[int], two: Sequence[int], known: int) -> int:
-    return known + common_prefix(one[known:], two[known:])

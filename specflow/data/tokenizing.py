@@ -97,12 +97,12 @@ class RowTokenizer:
 
     def _documents(self, row: Mapping[str, Any], messages: Sequence[Message], notes: list[str]) -> Iterator[Produced]:
         thinking = row.get("thinking")
-        settings = {
+        settings: dict[str, Any] = {
             "tools": row.get("tools") or None,
             "thinking": self._options.thinking if thinking is None else bool(thinking),
             "arguments": row.get("chat_template_kwargs"),
         }
-        about = {
+        about: dict[str, Any] = {
             "split": str(row["split"]),
             "kind": str(row["kind"]),
             "conversation": str(row["id"]),

@@ -18,6 +18,8 @@ from specflow.data.pieces import Encoded
 from specflow.data.quarantine import DataError
 from specflow.data.rendering import Chat
 
+PLAIN = {"role", "content"}
+"""Keys of a turn that has nothing but words."""
 THOUGHTS = {
     "<think>": "</think>",
     "<thinking>": "</thinking>",
@@ -71,7 +73,7 @@ class Turns:
         """
         message = self._chat.messages[count - 1]
         header = self._chat.text(count - 1, answer=True)
-        through = self._chat.text(count)
+        through = self._in_history(count, header, whole) or self._chat.text(count)
         if not through.startswith(header):
             return self._as_served(count, header, unfinished)
         frame, others = self._others(count, header, through)
@@ -88,17 +90,25 @@ class Turns:
             reasoning=self._reasoning(count, through),
         )
 
+    def _in_history(self, count: int, header: str, whole: Encoded | None) -> str | None:
+        """The turn's rendering where ``whole`` begins with it, by what is known of conversations of this shape."""
+        message = self._chat.messages[count - 1]
+        frame = self._frames.get(self._shape(count))
+        if whole is None or frame is None or message.keys() != PLAIN:
+            return None
+        return frame.around(whole.text, header, str(message["content"]))
+
     def _encoded(self, text: str, whole: Encoded | None) -> Encoded:
         renderer = self._chat.renderer
         if whole is None or not whole.text.startswith(text):
             return renderer.encode(text)
-        return renderer.continued(whole, len(text), "")[0]
+        return renderer.continued(whole, len(text), "")
 
     def _others(self, count: int, header: str, through: str) -> tuple[Frame | None, list[str]]:
         content = str(self._chat.messages[count - 1]["content"])
         stand_ins, shape = stand_ins_for(content, self._known), self._shape(count)
         frame = self._frames.get(shape)
-        if frame and frame.fits(through, header, content):
+        if frame and frame.around(through, header, content) == through:
             return frame, [header + frame.before + c + frame.after for c in stand_ins]
         texts = self._stood_in(count, stand_ins)
         if not all(text.startswith(header) for text in texts):

@@ -34,10 +34,10 @@ def test_pieces_and_continuations(name: str, kind: str | None, data: st.DataObje
     assert made.ids == whole(tok, text)
     length = data.draw(st.integers(0, len(text)))
     suffix = "".join(data.draw(st.lists(part, max_size=3)))
-    longer, shared = pieces.continued(made, length, suffix)
+    longer, (shared, rest) = pieces.continued(made, length, suffix), pieces.rest(made, length, suffix)
     assert longer.ids == whole(tok, text[:length] + suffix)
     assert longer == Encoded(*[getattr(pieces.encode(text[:length] + suffix), n) for n in Encoded.__slots__])
-    assert longer.ids[:shared] == made.ids[:shared]
+    assert longer.ids == made.ids[: made.counts[shared]] + rest.ids
 
 
 def made_of(*tokens: AddedToken) -> Tokenizer:

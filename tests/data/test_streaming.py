@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from specflow.data.quarantine import DataError
 from specflow.data.streaming import Chunk, chunks, count_lines, mapped
 
 
@@ -33,3 +34,23 @@ def test_results_come_in_the_order_of_the_rows(tmp_path: Path) -> None:
     assert made[0] == made[1] == [(c.first + 10, len(c.lines)) for c in chunks(path)]
     assert len(made[0]) > 2
     assert sum(count for _, count in made[0]) == 400_000
+
+
+def failing(line: int) -> Callable[[Chunk], int]:
+    def work(chunk: Chunk) -> int:
+        if chunk.first <= line < chunk.first + len(chunk.lines):
+            raise DataError(f"line {line}")
+        return chunk.first
+
+    return work
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_worker_raises_comes_after_the_results_before_it(tmp_path: Path, workers: int) -> None:
+    path = tmp_path / "f"
+    path.write_text("0123456789\n" * 100_000)
+    first = [chunk.first for chunk in chunks(path)]
+    results = mapped(path, failing, (first[2],), workers=workers)
+    assert [next(results), next(results)] == first[:2]
+    with pytest.raises(DataError, match=f"line {first[2]}"):
+        next(results)

@@ -67,7 +67,7 @@ def test_tables(name: str) -> None:
     assert (FOLDER / f"{name}.txt").read_text() == table(FAMILIES[name]), "see tests/data/tables.py"
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(name=st.sampled_from(sorted(FAMILIES.keys() - THOUGHT_IN_HEADER)), turns=st.integers(1, 3), data=st.data())
 def test_spans_are_the_contents_and_turn_ends(name: str, turns: int, data: st.DataObject) -> None:
     """And what is served before each of them is how the row begins."""
@@ -79,13 +79,15 @@ def test_spans_are_the_contents_and_turn_ends(name: str, turns: int, data: st.Da
     tok = tokenizer_of(name, kind)
     rows = rows_of(renderer(name, kind), messages, end_ids_of(tok, name))
     ends = [i + 1 for i, m in enumerate(messages) if m["role"] == "assistant"]
-    assert len(rows) == (turns if family.rewrites else 1)
+    # Mistral's system text stands in the last of the user's turns.
+    rewrites = family.rewrites or (name == "mistral" and messages[0]["role"] == "system")
+    assert len(rows) == (turns if rewrites else 1)
     for number, row in enumerate(rows):
-        until = ends[number] if family.rewrites else len(messages)
-        assert (row.ids, row.supervised) == marked(tok, family.end, messages[:until], family.rewrites)
+        until = ends[number] if rewrites else len(messages)
+        assert (row.ids, row.supervised) == marked(tok, family.end, messages[:until], rewrites)
         stops = {i for i, t in enumerate(row.ids) if row.supervised[i] and t in end_ids_of(tok, name)}
         starts = [i for i, s in enumerate(row.supervised) if s and not row.supervised[i - 1] and i not in stops]
-        asked = [ends[number]] if family.rewrites else ends
+        asked = [ends[number]] if rewrites else ends
         for start, end in zip(starts, asked, strict=True):
             prompt = served(tok, messages[: end - 1])
             merged = row.ids[: len(prompt)] != prompt  # the last token, with the start of the answer
@@ -262,11 +264,9 @@ def json_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_another_version_of_transformers_renders_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("transformers.utils.chat_template_utils._compile_jinja_template")
+    monkeypatch.setattr("specflow.data.template._compiled", lambda source: None)
     for name in ("chatml", "qwen3", "mistral"):
-        slow = Renderer(tokenizer_of(name))
-        monkeypatch.setattr(slow._template, "_render", {})
-        assert slow.ids(THREE) == renderer(name).ids(THREE)
+        assert Renderer(tokenizer_of(name)).ids(THREE, answer=True) == renderer(name).ids(THREE, answer=True)
 
 
 def test_messages_that_a_template_does_not_take() -> None:

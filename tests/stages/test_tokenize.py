@@ -151,15 +151,6 @@ def test_any_number_of_workers_gives_the_same_bytes(
     assert made[0][0]["quarantined"] == 10
 
 
-def test_what_a_worker_raises_reaches_the_user(root: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "conversations"
-    folder.mkdir()
-    (folder / "conversations.jsonl").write_text(json.dumps(conversation(0)) + "\n{torn")
-    stage_inputs = inputs(tiny_target(root), artifact("conversations", folder))
-    with pytest.raises(StageError, match=r"conversations\.jsonl:2: expected one JSON object per line, found '\{torn'"):
-        tokenize.run(stage_inputs, TokenizeParams(workers=2), FakeContext(tmp_path))
-
-
 def test_windows_that_would_not_advance_are_refused() -> None:
     with pytest.raises(ValueError, match="windows would not advance"):
         TokenizeParams(max_length=64, long_rows="window", window_overlap=64)
