@@ -26,7 +26,7 @@ class TokenDocument:
     finish: str = "unknown"
     """``stop``, ``length`` or, for conversations that were not regenerated, ``unknown``."""
     greedy: bool = False
-    """The supervised tokens are the target's own greedy choices."""
+    """The supervised tokens are the target's own greedy choices, given the tokens of this document before them."""
     truncated: bool = False
     conversation: str = ""
     """The row of ``conversations.jsonl`` that it comes from."""

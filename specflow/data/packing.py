@@ -8,8 +8,8 @@ other and nothing else, which ``document_ids`` says to the attention.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,3 +99,53 @@ def pack_documents(lengths: Sequence[int], *, limit: int) -> Packing:
                 with_room[left] = deque()
             with_room[left].append(pack)
     return Packing(packs=tuple(map(tuple, packs)), lengths=tuple(lengths), limit=limit)
+
+
+def count_packs(lengths: Mapping[int, int], *, limit: int) -> int:
+    """How many packs :func:`pack_documents` makes of ``lengths[n]`` documents of ``n`` tokens, for each ``n``.
+
+    Its cost depends on the number of distinct lengths, not on that of documents. Raises :class:`DataError` for
+    documents that are empty or longer than ``limit``.
+    """
+    wrong = sorted(n for n, count in lengths.items() if count and not 0 < n <= limit)
+    if wrong:
+        raise DataError(f"documents of {wrong[:5]} tokens do not fit a pack: expected 1 to {limit} tokens")
+    packs = 0
+    rooms: list[int] = []  # distinct free lengths of packs, increasing
+    with_room: Counter[int] = Counter()
+
+    def put(count: int, left: int) -> None:
+        if count and left:
+            if not with_room[left]:
+                insort(rooms, left)
+            with_room[left] += count
+
+    for length in sorted((n for n, count in lengths.items() if count), reverse=True):
+        waiting = lengths[length]
+        while waiting:
+            place = bisect_left(rooms, length)
+            fresh = place == len(rooms)
+            room = limit if fresh else rooms[place]
+            # A pack that takes a document is then the fullest with room for the next, until it has none.
+            each = room // length
+            needed = -(-waiting // each)
+            used = needed if fresh else min(needed, with_room[room])
+            placed = min(waiting, used * each)
+            full, rest = divmod(placed, each)
+            if fresh:
+                packs += used
+            else:
+                with_room[room] -= used
+                if not with_room[room]:
+                    del rooms[place]
+            put(full, room - each * length)
+            put(int(rest > 0), room - rest * length)
+            waiting -= placed
+    return packs
+
+
+def padding_metrics(lengths: Mapping[int, int], *, limit: int) -> dict[str, float]:
+    """Packs of ``limit`` positions for these documents (as for :func:`count_packs`), and their share of padding."""
+    packs = count_packs(lengths, limit=limit)
+    padding = packs * limit - sum(length * count for length, count in lengths.items())
+    return {"length": limit, "packs": packs, "padding_share": padding / (packs * limit) if packs else 0.0}

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from specflow.data.documents import TokenDocument
 
 Turn = Mapping[str, Any]
 """``prompt_ids``, ``answer_ids`` and ``finish`` of one turn."""
+
+
+class Produced(NamedTuple):
+    """A document, and whether nothing of it is learned because all its answers call tools."""
+
+    document: TokenDocument
+    only_calls: bool
 
 
 def produced_ids(row: Mapping[str, Any]) -> list[Turn]:
@@ -26,7 +33,7 @@ def produced_documents(
     *,
     last_turn_only: bool = False,
     supervise_tool_calls: bool = True,
-) -> list[TokenDocument]:
+) -> list[Produced]:
     """One document per turn, or one for several where the prompt of each begins with all that was there before it.
 
     Without ``supervise_tool_calls`` nothing of an answer that calls tools is supervised.
@@ -55,7 +62,7 @@ def _calling(row: Mapping[str, Any], turns: Sequence[Turn]) -> list[Turn]:
 
 def _document(
     name: str, turns: Sequence[Turn], silent: Sequence[Turn], row: Mapping[str, Any], about: Mapping[str, Any]
-) -> TokenDocument:
+) -> Produced:
     last = turns[-1]
     ids = [*last["prompt_ids"], *last["answer_ids"]]
     supervised = [False] * len(ids)
@@ -64,7 +71,7 @@ def _document(
             start = len(turn["prompt_ids"])
             end = start + len(turn["answer_ids"])
             supervised[start:end] = [True] * (end - start)
-    return TokenDocument(
+    document = TokenDocument(
         id=name,
         ids=ids,
         supervised=supervised,
@@ -73,3 +80,4 @@ def _document(
         greedy=bool(row.get("greedy", False)),
         **about,
     )
+    return Produced(document, all(any(turn is other for other in silent) for turn in turns))

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 SELECTED = frozenset(
-    {"duplicate", "near_duplicate", "near_heldout", "too_few_characters", "too_many_characters"}
+    {"duplicate", "near_duplicate", "near_heldout", "too_few_characters", "too_many_characters", "only_tool_calls"}
 )  # fmt: skip
 """Reasons that the configuration asked for. Such rows are good ones; they do not count against ``max_skipped``."""
 
@@ -43,8 +43,11 @@ def reasons(rows: Iterable[Quarantined]) -> dict[str, int]:
 
 
 def write_quarantine(path: Path, rows: Iterable[Quarantined]) -> None:
-    """One JSON line each. Sources are written without their folder: an artifact says nothing about a machine."""
-    with path.open("w", encoding="utf-8") as file:
+    """One JSON line each. Sources are written without their folder: an artifact says nothing about a machine.
+
+    Half of a surrogate pair is written as its escape, which is JSON.
+    """
+    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows:
             value = {**asdict(row), "source": Path(row.source).name}
             file.write(json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n")

@@ -6,10 +6,11 @@ Renderings bound it, by longest common token prefix and suffix, never by searchi
 - the header that asks for the answer ends where it stops being a prefix of the turn's rendering;
 - renderings of the same turn with other contents agree with it exactly in what the template
   writes around the content: the tokens before it (for example an empty think block the template
-  inserts) and the tokens after it (turn end, newline).
+  inserts) and the tokens after it (turn end, newline). Where the template's text ends with a special token,
+  that token is the border, and nothing that contents happen to share belongs to the template.
 
-Supervised are the content and the token that ends the turn, never another template token. A token
-that merges the end of the header with the start of the content belongs to the content. Where a turn
+Supervised are the content and the token that ends the turn, never another template token, nor one between
+the two. A token that merges the end of the header with the start of the content belongs to the content. Where a turn
 has reasoning that the template renders, everything after the header is the target's to write.
 """
 
@@ -39,18 +40,28 @@ class Row:
     """A turn of this row ends without a token that stops generation."""
     reasoning_dropped: bool = False
     """The template leaves out reasoning that a turn of this row has."""
+    only_calls: bool = False
+    """Every turn to learn from calls tools, and calls are not to be learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A turn in ``encoded``, which ends with it: supervised are tokens ``start`` to ``end``."""
+    """A turn in ``encoded``, which ends with it: supervised are tokens ``start`` to ``content_end``, and ``stop``."""
 
     encoded: Encoded
     start: int
-    end: int
-    """One past the turn-end token, or past the content if there is none."""
+    content_end: int
+    """One past the content."""
+    stop: int | None
+    """The token that ends the turn; the template may write others before it."""
     ended: bool
     reasoning_dropped: bool
+    calls_left_out: bool = False
+
+    @property
+    def end(self) -> int:
+        """One past the last supervised token."""
+        return self.content_end if self.stop is None else self.stop + 1
 
 
 def rows_of(
@@ -83,7 +94,9 @@ def rows_of(
     whole: Encoded | None = None
     groups: list[list[_Span]] = []
     for end in reversed(ends[-1:] if last_turn_only else ends):
-        span = _span(chat, turns.rendered(end, whole), end_ids, supervise_tool_calls, unfinished and end == ends[-1])
+        cut_off = unfinished and end == ends[-1]
+        turn = turns.rendered(end, whole, unfinished=cut_off)
+        span = _span(chat, turn, end_ids, supervise_tool_calls, cut_off)
         if whole is not None and whole.ids[: span.end] == span.encoded.ids[: span.end]:
             groups[-1].append(span)
         else:
@@ -100,14 +113,17 @@ def _row(spans: Sequence[_Span], *, rewritten: bool) -> Row:
     ids = spans[-1].encoded.ids
     supervised = [False] * len(ids)
     for span in spans:
-        supervised[span.start : span.end] = [True] * (span.end - span.start)
+        supervised[span.start : span.content_end] = [True] * (span.content_end - span.start)
+        if span.stop is not None:
+            supervised[span.stop] = True
     return Row(
         ids=ids,
         supervised=supervised,
-        prompt_length=next((s.start for s in spans if s.start < s.end), len(ids)),
+        prompt_length=supervised.index(True) if True in supervised else len(ids),
         rewritten=rewritten,
         without_turn_end=not all(span.ended for span in spans),
         reasoning_dropped=any(span.reasoning_dropped for span in spans),
+        only_calls=all(span.calls_left_out for span in spans),
     )
 
 
@@ -117,8 +133,9 @@ def _span(
     renderer, encoded, ids = chat.renderer, turn.encoded, turn.encoded.ids
     asked = _agreement(renderer, encoded, turn.header)
     others = [_Compared.of(renderer, encoded, turn.header, other) for other in turn.others]
-    opened = asked if turn.opening == turn.header else _agreement(renderer, encoded, turn.opening)
-    start = max(asked, opened, *(other.prefix(ids) for other in others))
+    start = opened = asked if turn.opening == turn.header else max(asked, _agreement(renderer, encoded, turn.opening))
+    if not (turn.framed and _is_whole(renderer, encoded, opened, turn.opening)):
+        start = max(opened, *(other.prefix(ids) for other in others))
     if turn.reasoning == "rendered":
         start = asked
     elif start > asked:
@@ -127,16 +144,16 @@ def _span(
             start = asked  # The content itself opens with it (a think tag the target wrote), so it is no insertion.
     dropped = turn.reasoning == "dropped"
     if turn.message.get("tool_calls") and not supervise_tool_calls:
-        return _Span(encoded, start, max(start, _before_calls(chat, turn)), True, dropped)
+        return _Span(encoded, start, max(start, _before_calls(chat, turn)), None, True, dropped, calls_left_out=True)
     tail = max(other.suffix(ids) for other in others)
     content_end = max(len(ids) - tail, start)
     if unfinished:
-        return _Span(encoded, start, content_end, True, dropped)
+        return _Span(encoded, start, content_end, None, True, dropped)
     stop = _stop(renderer, ids, content_end, end_ids)
     if stop is None:  # A call may end by a token of its own, which no other turn has.
         ended = content_end > start and (ids[content_end - 1] in end_ids or renderer.is_special(ids[content_end - 1]))
-        return _Span(encoded, start, content_end, ended, dropped)
-    return _Span(encoded, start, stop + 1, True, dropped)
+        return _Span(encoded, start, content_end, None, ended, dropped)
+    return _Span(encoded, start, content_end, stop, True, dropped)
 
 
 def _before_calls(chat: Chat, turn: RenderedTurn) -> int:
@@ -173,6 +190,17 @@ class _Compared(NamedTuple):
 def _agreement(renderer: Renderer, encoded: Encoded, text: str) -> int:
     """Tokens that ``encoded`` and ``text`` begin with together."""
     return _Compared.of(renderer, encoded, text, text).prefix(encoded.ids)
+
+
+def _is_whole(renderer: Renderer, encoded: Encoded, opened: int, opening: str) -> bool:
+    """Whether the first ``opened`` tokens are ``opening``, whatever follows: they are all of it, the last one special.
+
+    What follows is then the content's, also a space of its own that some tokenizers put before a text (``▁``).
+    """
+    if not opened or not renderer.is_special(encoded.ids[opened - 1]):
+        return False
+    shared, rest = renderer.rest(encoded, len(opening), "")
+    return shared + len(rest) == opened
 
 
 def _stop(renderer: Renderer, ids: list[int], content_end: int, end_ids: Collection[int]) -> int | None:

@@ -26,16 +26,23 @@ MODES = {True: "on", False: "off", None: "template default"}
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over some rows. ``lengths`` and ``shares`` count documents by bin; groups are ``split/kind``."""
+    """Sums over some rows. ``lengths`` and ``shares`` count documents by bin; groups are ``split/kind``.
+
+    ``train_tokens`` counts training documents by their number of tokens.
+    """
 
     rows: int = 0
     documents: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     lengths: Counter[int] = field(default_factory=Counter)
     shares: Counter[tuple[str, int]] = field(default_factory=Counter)
+    train_tokens: Counter[int] = field(default_factory=Counter)
     thinking: Counter[str] = field(default_factory=Counter)
     groups: Counter[tuple[str, str]] = field(default_factory=Counter)
     quarantined: list[Quarantined] = field(default_factory=list)
+    """Rows that give no document."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Documents that cannot be used, by reason, of rows that give others."""
     thinking_switch: str | None = None
     """The argument by which the template is told of the thinking mode."""
 
@@ -43,6 +50,7 @@ class Tally:
         self.rows += 1
         self.counts.update(outcome.notes)
         self.quarantined += outcome.quarantined
+        self.lost.update(outcome.lost)
         for document in outcome.documents:
             self._add_document(document)
 
@@ -50,6 +58,8 @@ class Tally:
         group, tokens, supervised = f"{document.split}/{document.kind}", len(document.ids), sum(document.supervised)
         self.documents += 1
         self.lengths[length_bin(tokens)] += 1
+        if document.split == "train":
+            self.train_tokens[tokens] += 1
         self.shares[group, min(10 * supervised // tokens, 9)] += 1
         self.thinking[MODES[document.thinking]] += 1
         self.groups[group, "documents"] += 1
@@ -61,7 +71,7 @@ class Tally:
         self.documents += other.documents
         self.quarantined += other.quarantined
         self.thinking_switch = other.thinking_switch
-        for name in ("counts", "lengths", "shares", "thinking", "groups"):
+        for name in ("counts", "lost", "lengths", "shares", "train_tokens", "thinking", "groups"):
             getattr(self, name).update(getattr(other, name))
 
     def metrics(self) -> dict[str, Any]:
@@ -79,6 +89,7 @@ class Tally:
             "thinking_switch": self.thinking_switch,
             "quarantined": len(self.quarantined),
             "quarantine_reasons": reasons(self.quarantined),
+            "documents_lost": dict(sorted(self.lost.items())),
             "lengths": self._length_histogram(),
             "supervised_shares": self._share_histogram(names),
             "by_kind": {
@@ -117,6 +128,11 @@ def refuse_useless(tally: Tally, *, max_length: int) -> None:
     if set(causes) == {"all_tokens_supervised"}:
         raise DataError(
             f"every token of all {tally.rows} conversations would be supervised; expected prompts, which never are"
+        )
+    if set(causes) == {"only_tool_calls"}:
+        raise DataError(
+            f"every answer of all {tally.rows} conversations calls tools, and supervise_tool_calls = false leaves "
+            "them out; set it to true, or add conversations with other answers"
         )
     if causes["truncated_away"]:
         raise DataError(

@@ -19,10 +19,12 @@ from jinja2 import TemplateError
 from specflow.data.answered import usable_row
 from specflow.data.conversations import Defect, Message
 from specflow.data.documents import TokenDocument
-from specflow.data.produced import produced_documents, produced_ids
-from specflow.data.quarantine import Quarantined
+from specflow.data.inputs.rows import to_json
+from specflow.data.produced import Produced, produced_documents, produced_ids
+from specflow.data.quarantine import SELECTED, Quarantined
 from specflow.data.rendering import Renderer
 from specflow.data.spans import rows_of
+from specflow.data.tools import Malformed
 from specflow.data.turns import NotAsServed
 from specflow.data.windows import cut, windows
 
@@ -46,6 +48,9 @@ class Outcome:
 
     documents: list[TokenDocument] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
+    """One entry, if the row gives no document."""
+    lost: list[str] = field(default_factory=list)
+    """Reasons of documents that cannot be used, of a row that gives others."""
     notes: list[str] = field(default_factory=list)
     """Names of counts to be raised by one."""
 
@@ -68,7 +73,13 @@ class RowTokenizer:
                 Quarantined(source="conversations.jsonl", row=number, reason=reason, detail=detail, id=row_id)
             )
 
-        messages = usable_row(row)
+        try:
+            to_json(row)
+            messages = usable_row(row)
+            to_json(messages)  # Again: arguments of calls were JSON text until now.
+        except Malformed as error:
+            set_aside(error.reason, error.detail)
+            return made
         if isinstance(messages, Defect):
             set_aside(*messages)
             return made
@@ -77,15 +88,14 @@ class RowTokenizer:
         except (NotAsServed, TemplateError) as error:
             set_aside("not_as_served" if isinstance(error, NotAsServed) else "template_refused", str(error))
             return made
-        for document in documents:
-            reason, detail = self._fit(made, document)
-            if reason:
-                set_aside(reason, detail)
+        unusable = [defect for each in documents for defect in [self._fit(made, *each)] if defect]
+        if made.documents:
+            made.lost += [defect.reason for defect in unusable]
+        elif unusable:
+            set_aside(*_of_the_row(unusable))
         return made
 
-    def _documents(
-        self, row: Mapping[str, Any], messages: Sequence[Message], notes: list[str]
-    ) -> Iterator[TokenDocument]:
+    def _documents(self, row: Mapping[str, Any], messages: Sequence[Message], notes: list[str]) -> Iterator[Produced]:
         thinking = row.get("thinking")
         settings: dict[str, Any] = {
             "tools": row.get("tools") or None,
@@ -117,15 +127,18 @@ class RowTokenizer:
         notes += ["without_turn_end"] if any(r.without_turn_end for r in rows) else []
         notes += ["reasoning_dropped"] if any(r.reasoning_dropped for r in rows) else []
         finish = str(row.get("finish") or "unknown")
+        greedy = bool(row.get("greedy")) and row.get("answered") is not None  # Else turns of the input are learned too.
         for turn, made in enumerate(rows):
-            yield TokenDocument(
+            document = TokenDocument(
                 id=f"{row['id']}#{turn}" if len(rows) > 1 else str(row["id"]),
                 ids=made.ids,
                 supervised=made.supervised,
                 prompt_length=made.prompt_length,
                 finish=finish,
+                greedy=greedy,
                 **about,
             )
+            yield Produced(document, made.only_calls)
 
     def _produced(
         self,
@@ -135,7 +148,7 @@ class RowTokenizer:
         messages: Sequence[Mapping[str, Any]],
         settings: Mapping[str, Any],
         about: Mapping[str, Any],
-    ) -> Iterator[TokenDocument]:
+    ) -> Iterator[Produced]:
         documents = produced_documents(
             row,
             produced,
@@ -143,22 +156,22 @@ class RowTokenizer:
             last_turn_only=self._options.last_turn_only,
             supervise_tool_calls=self._options.supervise_tool_calls,
         )
-        last = documents[-1].ids
+        last = documents[-1].document.ids
         try:
             again = self._renderer.ids(messages, **settings)[: len(last)]
         except TemplateError:
             again = []
         notes += ["retokenised_differs"] if again != last else []
-        notes += ["ended_by_length"] if any(d.finish == "length" for d in documents) else []
+        notes += ["ended_by_length"] if any(d.document.finish == "length" for d in documents) else []
         yield from documents
 
-    def _fit(self, made: Outcome, document: TokenDocument) -> tuple[str, str]:
+    def _fit(self, made: Outcome, document: TokenDocument, only_calls: bool) -> Defect | None:
         """Add what fits the length of ``document`` to ``made``, or say why nothing of it can be used."""
         options, length = self._options, len(document.ids)
         if True not in document.supervised:
-            return "no_supervised_tokens", ""
+            return Defect("only_tool_calls" if only_calls else "no_supervised_tokens", "")
         if False not in document.supervised:
-            return "all_tokens_supervised", ""
+            return Defect("all_tokens_supervised", "")
         if options.window_overlap is not None and document.split == "train":
             parts = list(windows(document, options.max_length, overlap=options.window_overlap))
             made.notes += ["windowed"] if length > options.max_length else []
@@ -168,6 +181,20 @@ class RowTokenizer:
         else:
             first = document.supervised.index(True)
             detail = f"truncation: the first supervised token is {first}, max_length is {options.max_length}"
-            return "truncated_away", detail
+            return Defect("truncated_away", detail)
         made.documents += parts
-        return "", ""
+        return None
+
+
+def _of_the_row(unusable: Sequence[Defect]) -> Defect:
+    """Why a row gives nothing, where each of its documents has a reason: the most frequent one, then the first.
+
+    A reason that the configuration asked for is the row's only where it is that of all its documents.
+    """
+    unusable = [defect for defect in unusable if defect.reason not in SELECTED] or unusable
+    reasons = [defect.reason for defect in unusable]
+    found = max(unusable, key=lambda defect: reasons.count(defect.reason))
+    if len(unusable) == 1:
+        return found
+    count = f"{reasons.count(found.reason)} of {len(unusable)} documents"
+    return Defect(found.reason, f"{count}; {found.detail}" if found.detail else count)

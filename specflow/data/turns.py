@@ -20,7 +20,14 @@ from specflow.data.rendering import Chat
 
 PLAIN = {"role", "content"}
 """Keys of a turn that has nothing but words."""
-THOUGHT_OPENINGS = ("<think>", "<thinking>", "[THINK]", "<seed:think>", "<|channel|>analysis<|message|>")
+THOUGHTS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "[THINK]": "[/THINK]",
+    "<seed:think>": "</seed:think>",
+    "<|channel|>analysis<|message|>": "<|end|>",
+}
+"""How a thought is opened and closed, in the formats of the known model families."""
 LONGEST_OPENING = 256
 """Characters of a turn that a header may have written already."""
 Shape = tuple[Any, ...]
@@ -43,6 +50,8 @@ class RenderedTurn:
     """What asks for the answer."""
     opening: str
     """The header, and what the template writes after it before every content."""
+    framed: bool
+    """The content follows right after ``opening``; otherwise only the renderings in ``others`` tell where it begins."""
     encoded: Encoded
     others: Sequence[str]
     """Renderings of the turn with another content."""
@@ -57,20 +66,25 @@ class Turns:
         self._frames = chat.renderer.frames
         self._known = chat.renderer.stand_ins
 
-    def rendered(self, count: int, whole: Encoded | None) -> RenderedTurn:
-        """The turn that is message ``count - 1``. ``whole`` is the encoding of a longer rendering, if there is one."""
+    def rendered(self, count: int, whole: Encoded | None, *, unfinished: bool = False) -> RenderedTurn:
+        """The turn that is message ``count - 1``. ``whole`` is the encoding of a longer rendering, if there is one.
+
+        An ``unfinished`` turn ended by length: it may end within its thoughts.
+        """
         message = self._chat.messages[count - 1]
         header = self._chat.text(count - 1, answer=True)
         through = self._in_history(count, header, whole) or self._chat.text(count)
         if not through.startswith(header):
-            return self._as_served(count, header)
+            return self._as_served(count, header, unfinished)
         frame, others = self._others(count, header, through)
         opening = header + frame.before if frame else header
+        framed = frame is not None and through.startswith(opening)
         return RenderedTurn(
             count=count,
             message=message,
             header=header,
-            opening=opening if through.startswith(opening) else header,
+            opening=opening if framed else header,
+            framed=framed,
             encoded=self._encoded(through, whole),
             others=others,
             reasoning=self._reasoning(count, through),
@@ -121,15 +135,20 @@ class Turns:
         changed = self._chat.text(count, instead={**message, "reasoning_content": other, "thinking": other})
         return "dropped" if changed == through else "rendered"
 
-    def _as_served(self, count: int, header: str) -> RenderedTurn:
+    def _as_served(self, count: int, header: str, unfinished: bool) -> RenderedTurn:
         message = self._chat.messages[count - 1]
+        if thinks(message) and not opened_thought(header):
+            raise NotAsServed(
+                f"the turn has thoughts, and serving ends the prompt with {header[-40:]!r}, after which the target "
+                "writes none; see `thinking`"
+            )
         answer = inline(message, opened=header)
         stand_ins = stand_ins_for(answer, self._known)
         frame = frame_of(self._stood_in(count, stand_ins), stand_ins)
         if frame and frame.before.startswith(header):
             raise NotAsServed("the turn has thoughts, and serving in this mode begins it without; see `thinking`")
         shared = common_prefix(frame.before, header) if frame else 0
-        rest = continuation(answer, header, shared)
+        rest = continuation(answer, header, shared, unfinished=unfinished)
         if frame is None or rest is None or message.get("tool_calls"):
             raise NotAsServed(
                 f"serving ends the prompt with {header[-40:]!r}, which is not how the finished turn begins; "
@@ -140,9 +159,20 @@ class Turns:
             message={**message, "content": answer},
             header=header,
             opening=header,
+            framed=True,
             encoded=self._chat.renderer.encode(header + rest + frame.after),
             others=[header + c + frame.after for c in stand_ins],
         )
+
+
+def thinks(message: Mapping[str, Any]) -> bool:
+    """Whether a turn has thoughts, apart from its content or at the start of it."""
+    return bool(message.get("reasoning_content")) or str(message["content"]).lstrip().startswith(tuple(THOUGHTS))
+
+
+def opened_thought(header: str) -> str | None:
+    """What opens a thought at the end of ``header``, if something does."""
+    return next((opening for opening in THOUGHTS if header.rstrip().endswith(opening)), None)
 
 
 def inline(message: Mapping[str, Any], *, opened: str) -> str:
@@ -155,16 +185,20 @@ def inline(message: Mapping[str, Any], *, opened: str) -> str:
     return "<think>\n" + str(reasoning).strip("\n") + "\n</think>\n\n" + content.lstrip("\n")
 
 
-def continuation(answer: str, header: str, shared: int) -> str | None:
+def continuation(answer: str, header: str, shared: int, *, unfinished: bool = False) -> str | None:
     """What is left to write of ``answer`` after ``header``; none if the header opened a thought that it does not have.
 
-    From character ``shared`` on, the header is not what a finished turn begins with.
+    From character ``shared`` on, the header is not what a finished turn begins with. An answer that closes the thought
+    without opening it is what the target wrote after the header, whole; so is an ``unfinished`` one that never closes
+    it.
     """
     needed = len(header[shared:].strip())
     if not needed:
         return answer
     lengths = range(min(len(answer), len(header), LONGEST_OPENING), needed - 1, -1)
     written = next((n for n in lengths if header.endswith(answer[:n])), 0)
-    if not written and header.rstrip().endswith(THOUGHT_OPENINGS):
-        return None
-    return answer[written:]
+    opening = opened_thought(header)
+    if written or opening is None:
+        return answer[written:]
+    thought, closing, _ = answer.partition(THOUGHTS[opening])
+    return answer if (closing or unfinished) and opening not in thought else None

@@ -3,7 +3,9 @@
 Windows of one document have its id with ``@offset``, and overlap. Tokens of the overlap are context: they are
 supervised in the window where they came first, so that every supervised token of the document is supervised
 in exactly one window. A window is a document of its own: it starts again at position 0 and sees nothing
-before its first token. Held-out documents are always cut, since their prompts are served.
+before its first token. So its tokens are not what the target chooses there, even where they are its greedy choices
+in the whole document: only the first window stays ``greedy``. Held-out documents are always cut, since their prompts
+are served.
 """
 
 from __future__ import annotations
@@ -40,5 +42,6 @@ def windows(document: TokenDocument, length: int, *, overlap: int) -> Iterator[T
             ids=ids,
             supervised=supervised,
             prompt_length=supervised.index(True),
+            greedy=document.greedy and offset == 0,
             offset=offset,
         )

@@ -16,6 +16,8 @@ class Document:
     """``train`` or ``heldout``."""
     kind: str
     id: str = ""
+    greedy: bool = False
+    """The supervised tokens are the target's own greedy choices, given the document's tokens before them."""
     token_ids_T: Tensor
     """int64."""
     supervised_T: Tensor

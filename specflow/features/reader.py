@@ -24,6 +24,7 @@ class _Entry:
     split: str
     kind: str
     id: str
+    greedy: bool
 
 
 class FeatureReader:
@@ -56,12 +57,12 @@ class FeatureReader:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def indices(self, split: str | None = None, kind: str | None = None) -> list[int]:
-        """Positions of the documents of a split and kind (``None``: any), increasing."""
+    def indices(self, split: str | None = None, kind: str | None = None, *, greedy: bool | None = None) -> list[int]:
+        """Positions of the documents of a split and kind, greedy or not (``None``: any), increasing."""
         return [
             position
             for position, entry in enumerate(self._entries)
-            if split in (None, entry.split) and kind in (None, entry.kind)
+            if split in (None, entry.split) and kind in (None, entry.kind) and greedy in (None, entry.greedy)
         ]
 
     def length(self, position: int) -> int:
@@ -78,6 +79,7 @@ class FeatureReader:
             split=entry.split,
             kind=entry.kind,
             id=entry.id,
+            greedy=entry.greedy,
             token_ids_T=torch.from_numpy(arrays["token_ids"][rows].astype(np.int64)),
             supervised_T=torch.from_numpy(arrays["supervised"][rows]),
             features_TKH=torch.from_numpy(arrays["features"][rows]).view(torch.bfloat16),
@@ -95,6 +97,7 @@ def _entries(place: Path, shard: int, offsets: np.ndarray[Any, Any]) -> dict[int
             split=row["split"],
             kind=row["kind"],
             id=row["id"],
+            greedy=row["greedy"],
         )
         for i, row in enumerate(rows)
     }

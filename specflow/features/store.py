@@ -2,7 +2,7 @@
 
 A shard holds whole documents, concatenated: ``token_ids`` [T] int32, ``supervised`` [T] bool,
 ``offsets`` [D+1] int64, ``features`` [T, K, H] and ``last_hidden`` [T, H] as uint16 with the bits
-of bfloat16, and ``documents.json`` with split, kind and id. An array is one uncompressed chunk:
+of bfloat16, and ``documents.json`` with split, kind, id and greedy. An array is one uncompressed chunk:
 its file is then the plain array, which a reader maps instead of copying, and the cost per chunk
 of Zarr is paid once per shard and array.
 """
@@ -98,7 +98,7 @@ class FeatureWriter:
         _put(group, "supervised", _joined([d.supervised_T for d in documents], np.bool_))
         _put(group, "features", _joined(features, np.uint16, layers, hidden), bits)
         _put(group, "last_hidden", _joined(last, np.uint16, hidden), bits)
-        rows = [{"index": d.index, "split": d.split, "kind": d.kind, "id": d.id} for d in documents]
+        rows = [{"index": d.index, "split": d.split, "kind": d.kind, "id": d.id, "greedy": d.greedy} for d in documents]
         for name, value in {DOCUMENTS: rows, **extra}.items():
             (path / name).write_text(json.dumps(value, indent=0), encoding="utf-8")
 

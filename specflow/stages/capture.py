@@ -220,6 +220,7 @@ class _Capture:
                 split=document.split,
                 kind=document.kind,
                 id=document.id,
+                greedy=document.greedy,
                 token_ids_T=torch.tensor(document.ids),
                 supervised_T=torch.tensor(document.supervised),
                 features_TKH=c.features_TKH,

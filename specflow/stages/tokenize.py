@@ -34,6 +34,7 @@ def estimate(params: TokenizeParams) -> Estimate:
 
 
 def run(inputs: Inputs, params: TokenizeParams, context: Context) -> Metrics:
+    from specflow.data.packing import padding_metrics
     from specflow.data.quarantine import DataError, enforce_share, write_quarantine
     from specflow.data.tally import refuse_useless
 
@@ -46,7 +47,9 @@ def run(inputs: Inputs, params: TokenizeParams, context: Context) -> Metrics:
     write_quarantine(context.output / "quarantine.jsonl", tally.quarantined)
     for note in _notes(tally):
         context.log(note)
-    return tally.metrics()
+    packing = padding_metrics(tally.train_tokens, limit=params.max_length)
+    context.log(f"packs of {params.max_length} tokens: {packing['packs']}, {packing['padding_share']:.2%} padding")
+    return {**tally.metrics(), "packing": packing}
 
 
 def _tokenized(inputs: Inputs, params: TokenizeParams, context: Context) -> Tally:
@@ -75,6 +78,9 @@ def _notes(tally: Tally) -> Iterable[str]:
         yield f"{tally.counts['without_turn_end']} rows have a turn without a token that ends it"
     if tally.counts["reasoning_dropped"]:
         yield f"{tally.counts['reasoning_dropped']} rows have thoughts that the chat template leaves out"
+    if tally.lost:
+        found = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.lost.items()))
+        yield f"{tally.lost.total()} documents of rows that give others cannot be used: {found}"
     declared = tally.thinking["on"] + tally.thinking["off"]
     if declared and tally.thinking_switch is None:
         yield f"{declared} documents declare a thinking mode, and the chat template has no switch for it"

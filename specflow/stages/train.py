@@ -159,7 +159,13 @@ def _probe(reader: FeatureReader, frozen: FrozenEnds, context: Context) -> float
     from specflow.features.agreement import LEAST_AGREEMENT
     from specflow.training.probe import alignment
 
-    agreeing, judged = alignment(reader, reader.indices("train"), frozen.head)
+    greedy = reader.indices("train", greedy=True)
+    if not greedy:
+        raise StageError(
+            "expected training documents whose answers are the target's own greedy ones, found none; regenerate them "
+            "with regenerate.temperature 0"
+        )
+    agreeing, judged = alignment(reader, greedy, frozen.head)
     share = agreeing / max(1, judged)
     context.log(f"stored hidden states predict {agreeing} of {judged} supervised tokens")
     if share < LEAST_AGREEMENT:

@@ -33,7 +33,7 @@ class Family:
     """The token that stops generation."""
     bos: str | None = None
     kind: str = "bytes"
-    """``bytes``, ``metaspace`` or ``unigram``."""
+    """``bytes``, ``metaspace``, ``spaced`` (a space before the text after every special token) or ``unigram``."""
     right_stripping: tuple[str, ...] = ()
     """Special tokens that swallow the white space after them."""
     system: bool = True
@@ -60,8 +60,11 @@ FAMILIES = {
                tools=True),
         Family("qwen3", (*CHATML, "<think>", "</think>", "<tool_call>", "</tool_call>"), "<|im_end|>", tools=True,
                thinking=True, rewrites=True),
+        Family("mistral_spaced", ("<s>", "</s>", "[INST]", "[/INST]"), "</s>", bos="<s>", kind="spaced"),
         Family("gemma", ("<bos>", "<start_of_turn>", "<end_of_turn>"), "<end_of_turn>", bos="<bos>", kind="metaspace"),
         Family("deepseek_r1", ("<|begin|>", "<|User|>", "<|Assistant|>", "<|end|>"), "<|end|>", bos="<|begin|>",
+               thinking=True, rewrites=True),
+        Family("hybrid", ("<s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"), "<|end|>", bos="<s>",
                thinking=True, rewrites=True),
         Family("deepseek_v3", ("<|begin|>", "<|User|>", "<|Assistant|>", "<|end|>", "<think>", "</think>"), "<|end|>",
                bos="<|begin|>", thinking=True),
@@ -116,8 +119,8 @@ def _trained(kind: str) -> Tokenizer:
             CORPUS * 3, trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
         )
         return core
-    spaces = {"replacement": "▁", "prepend_scheme": "first", "split": True}
-    if kind == "metaspace":
+    spaces = {"replacement": "▁", "prepend_scheme": "always" if kind == "spaced" else "first", "split": True}
+    if kind != "unigram":
         core = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
         trainer: Any = trainers.BpeTrainer(
             vocab_size=600, special_tokens=["<unk>", *(f"<0x{n:02X}>" for n in range(256))], show_progress=False

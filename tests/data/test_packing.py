@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specflow.data.packing import PADDING, pack_documents
+from specflow.data.packing import PADDING, count_packs, pack_documents, padding_metrics
 from specflow.data.quarantine import DataError
 
 cases = st.integers(1, 40).flatmap(
@@ -92,6 +93,23 @@ def test_worked_example() -> None:
     assert (packing.tokens, packing.padding, packing.padding_share) == (26, 4, 4 / 30)
     assert packing.document_ids(2).tolist() == [5, 5, 5, 5, 3, 3, -1, -1, -1, -1]
     assert packing.starts(0) == (0, 7, 10)
+
+
+@given(cases)
+def test_packs_are_counted_by_length_as_they_are_made(case: tuple[list[int], int]) -> None:
+    lengths, limit = case
+    made = pack_documents(lengths, limit=limit)
+    assert count_packs(Counter(lengths), limit=limit) == len(made.packs)
+    found = padding_metrics(Counter(lengths), limit=limit)
+    assert found == {"length": limit, "packs": len(made.packs), "padding_share": pytest.approx(made.padding_share)}
+
+
+def test_counting_packs_of_many_documents() -> None:
+    """Six of 3 tokens in a pack of 20 leave room for two of 1."""
+    assert count_packs({3: 6_000_000, 1: 2_000_000}, limit=20) == 1_000_000
+    assert padding_metrics({3: 6_000_000, 1: 1_000_000}, limit=20)["padding_share"] == pytest.approx(0.05)
+    with pytest.raises(DataError, match=r"documents of \[0, 21\] tokens do not fit a pack: expected 1 to 20"):
+        count_packs({3: 1, 21: 2, 0: 1, 22: 0}, limit=20)
 
 
 def test_typical_lengths_leave_hardly_any_padding() -> None:

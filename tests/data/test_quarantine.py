@@ -46,3 +46,9 @@ def test_written_rows_name_no_folder(tmp_path: Path) -> None:
     text = (tmp_path / "quarantine.jsonl").read_text()
     assert json.loads(text) == {"source": "one.jsonl", "row": 2, "reason": "x", "detail": "é", "id": None}
     assert str(tmp_path) not in text
+
+
+def test_text_that_is_not_unicode_can_be_written(tmp_path: Path) -> None:
+    row = Quarantined(source="one.jsonl", row=2, reason="not_unicode", id='a\ud800"é')
+    write_quarantine(tmp_path / "quarantine.jsonl", [row])
+    assert json.loads((tmp_path / "quarantine.jsonl").read_text())["id"] == 'a\ud800"é'

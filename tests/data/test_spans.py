@@ -109,6 +109,13 @@ def test_template_that_ignores_the_generation_flag_does_not_supervise_its_header
     assert (row.ids, row.supervised) == brute_force(tok, chatml(messages))
 
 
+def test_text_of_the_template_before_the_turn_end_is_not_supervised() -> None:
+    tok = tokenizer(CHATML.replace("{{ m.content }}", "{{ m.content }}\n[end]"))
+    (row,) = rows(tok, [user("q"), assistant("answer"), user("q"), assistant("ow")])
+    assert supervised_text(tok, row) == "answer<|im_end|>ow<|im_end|>"
+    assert tok.decode(row.ids[: row.prompt_length]).endswith("assistant\n")
+
+
 def test_a_turn_end_that_is_not_eos_is_supervised() -> None:
     tok = tokenizer(CHATML, end="</s>")
     (row,) = rows(tok, [user("q"), assistant("answer")])

@@ -18,7 +18,7 @@ from tests.data.tables import table
 
 OPEN, CLOSE = "\ue000", "\ue001"
 CONTENT = st.text(alphabet="x7owthe lin\n.é{<|", min_size=1, max_size=12).filter(lambda c: c == c.strip())
-ALWAYS_THINKS = {"deepseek_r1"}
+THOUGHT_IN_HEADER = {"deepseek_r1", "hybrid"}
 RENDERERS: dict[Any, Renderer] = {}
 
 
@@ -37,7 +37,7 @@ def rendered(tok: Any, messages: list[dict[str, Any]], **more: Any) -> str:
 
 
 def marked(tok: Any, end: str, messages: list[dict[str, Any]], last_only: bool) -> tuple[list[int], list[bool]]:
-    """Ids, and whether a token overlaps a content, or what follows it up to the token that ends the turn."""
+    """Ids, and whether a token overlaps a content, or is the one that ends the turn after it."""
     mine = [i for i, m in enumerate(messages) if m["role"] == "assistant"][-1 if last_only else 0 :]
     wrapped = [
         {**m, "content": OPEN + m["content"] + CLOSE} if i in mine else m for i, m in enumerate(messages)
@@ -49,7 +49,8 @@ def marked(tok: Any, end: str, messages: list[dict[str, Any]], last_only: bool) 
             content, rest = piece.split(CLOSE)
             stop = rest.index(end) + len(end)
             text += content + rest
-            wanted += [True] * (len(content) + stop) + [False] * (len(rest) - stop)
+            wanted += [True] * len(content) + [False] * (stop - len(end)) + [True] * len(end)
+            wanted += [False] * (len(rest) - stop)
         else:
             text += piece
             wanted += [inside] * len(piece)
@@ -67,7 +68,7 @@ def test_tables(name: str) -> None:
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(name=st.sampled_from(sorted(FAMILIES.keys() - ALWAYS_THINKS)), turns=st.integers(1, 3), data=st.data())
+@given(name=st.sampled_from(sorted(FAMILIES.keys() - THOUGHT_IN_HEADER)), turns=st.integers(1, 3), data=st.data())
 def test_spans_are_the_contents_and_turn_ends(name: str, turns: int, data: st.DataObject) -> None:
     """And what is served before each of them is how the row begins."""
     family = FAMILIES[name]
@@ -84,7 +85,8 @@ def test_spans_are_the_contents_and_turn_ends(name: str, turns: int, data: st.Da
     for number, row in enumerate(rows):
         until = ends[number] if rewrites else len(messages)
         assert (row.ids, row.supervised) == marked(tok, family.end, messages[:until], rewrites)
-        starts = [i for i, s in enumerate(row.supervised) if s and not row.supervised[i - 1]]
+        stops = {i for i, t in enumerate(row.ids) if row.supervised[i] and t in end_ids_of(tok, name)}
+        starts = [i for i, s in enumerate(row.supervised) if s and not row.supervised[i - 1] and i not in stops]
         asked = [ends[number]] if rewrites else ends
         for start, end in zip(starts, asked, strict=True):
             prompt = served(tok, messages[: end - 1])
@@ -98,7 +100,7 @@ def end_ids_of(tok: Any, name: str) -> set[int]:
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(name=st.sampled_from(("deepseek_r1", "deepseek_v3", "qwen3", "smollm3")), data=st.data())
+@given(name=st.sampled_from(("deepseek_r1", "deepseek_v3", "hybrid", "qwen3", "smollm3")), data=st.data())
 def test_thoughts_are_supervised_after_what_is_served(name: str, data: st.DataObject) -> None:
     thoughts = [data.draw(CONTENT) for _ in range(2)]
     messages = [m for t in thoughts for m in (user(data.draw(CONTENT)), assistant(data.draw(CONTENT), t))]
@@ -113,6 +115,26 @@ def test_thoughts_are_supervised_after_what_is_served(name: str, data: st.DataOb
         turn = messages[2 * number + 1]
         said = tok.decode(ids).removeprefix("<think>").split("</think>")
         assert [part.strip() for part in said] == [turn["reasoning_content"], turn["content"] + FAMILIES[name].end]
+
+
+def test_what_the_template_writes_between_content_and_turn_end_is_not_supervised() -> None:
+    (row,) = rows_of(renderer("llama2"), THREE, end_ids("llama2"))
+    tokens = tokenizer_of("llama2").convert_ids_to_tokens(row.ids)
+    ends = [i for i, t in enumerate(tokens) if t == "</s>"]
+    assert [tokens[i - 1 : i + 1] for i in ends] == [["▁", "</s>"]] * 3
+    assert [row.supervised[i - 2 : i + 1] for i in ends] == [[True, False, True]] * 3
+
+
+@pytest.mark.parametrize("answer", ["5 apples", "7", "北京", "The answer", "  x", "one", "(a)"])
+def test_the_space_that_a_tokenizer_puts_after_a_special_token_is_the_answers(answer: str) -> None:
+    """The target writes it, as a token of its own or with the first letters, whatever the content."""
+    tok = tokenizer_of("mistral_spaced")
+    (row,) = rows_of(renderer("mistral_spaced"), [user("what"), assistant(answer)], end_ids("mistral_spaced"))
+    prompt = served(tok, [user("what")])
+    assert tok.convert_ids_to_tokens(prompt[-1:]) == ["[/INST]"]
+    assert row.ids[: len(prompt)] == prompt
+    assert row.supervised == [False] * len(prompt) + [True] * (len(row.ids) - len(prompt))
+    assert str(tok.convert_ids_to_tokens(row.ids)[len(prompt)]).startswith("▁")
 
 
 def supervised_ids(row: Row) -> list[list[int]]:
@@ -141,6 +163,39 @@ def test_what_does_not_begin_as_it_is_served_is_refused() -> None:
         rows_of(renderer("qwen3"), thought, end_ids("qwen3"), thinking=False)
 
 
+@pytest.mark.parametrize("turn", [assistant("now", "I think"), assistant("<think>\nI think\n</think>\n\nnow")])
+def test_thoughts_after_a_header_that_closed_them_are_refused(turn: dict[str, Any]) -> None:
+    messages = [user("what"), turn]
+    with pytest.raises(NotAsServed, match=r"has thoughts, and serving ends the prompt with .*</think>\\n\\n'"):
+        rows_of(renderer("hybrid"), messages, end_ids("hybrid"), thinking=False)
+    (row,) = rows_of(renderer("hybrid"), messages, end_ids("hybrid"), thinking=True)
+    said = tokenizer_of("hybrid").decode([i for ids in supervised_ids(row) for i in ids])
+    assert said == "I think\n</think>\n\nnow<|end|>"
+
+
+@pytest.mark.parametrize("name", ["deepseek_r1", "hybrid"])
+@pytest.mark.parametrize("text", ["I think\n</think>\n\nnow", "</think>now", "a <b>\n</think>\n"])
+def test_an_answer_that_closes_the_thought_of_the_header_is_what_the_target_wrote(name: str, text: str) -> None:
+    messages, tok = [user("what"), assistant(text)], tokenizer_of(name)
+    (row,) = rows_of(renderer(name), messages, end_ids(name), thinking=True)
+    prompt = served(tok, messages[:1], enable_thinking=True)
+    assert tok.decode(prompt).endswith("<think>\n")
+    assert row.ids[: len(prompt)] == prompt
+    assert row.supervised == [False] * len(prompt) + [True] * (len(row.ids) - len(prompt))
+    assert tok.decode(row.ids[len(prompt) :]) == text + FAMILIES[name].end
+
+
+@pytest.mark.parametrize("name", ["deepseek_r1", "hybrid"])
+def test_an_answer_cut_off_in_the_thought_of_the_header_is_used(name: str) -> None:
+    messages, tok = [user("what"), assistant("I think that")], tokenizer_of(name)
+    with pytest.raises(NotAsServed):
+        rows_of(renderer(name), messages, end_ids(name), thinking=True)
+    (row,) = rows_of(renderer(name), messages, end_ids(name), thinking=True, unfinished=True)
+    prompt = served(tok, messages[:1], enable_thinking=True)
+    assert (row.ids[: len(prompt)], tok.decode(row.ids[len(prompt) :])) == (prompt, "I think that")
+    assert row.supervised == [False] * len(prompt) + [True] * (len(row.ids) - len(prompt))
+
+
 def test_thoughts_that_a_template_leaves_out_are_counted() -> None:
     thought = [user("what"), assistant("now", "I think")]
     assert rows_of(renderer("chatml"), thought, end_ids("chatml"))[0].reasoning_dropped
@@ -150,6 +205,7 @@ def test_thoughts_that_a_template_leaves_out_are_counted() -> None:
 @pytest.mark.parametrize(
     ("name", "switch"),
     [("qwen3", "enable_thinking"), ("smollm3", "enable_thinking"), ("deepseek_v3", "thinking"), ("granite", "thinking"),
+     ("hybrid", "enable_thinking"),
      ("chatml", None), ("deepseek_r1", None), ("gpt_oss", None)],
 )  # fmt: skip
 def test_the_switch_of_the_thinking_mode_is_found(name: str, switch: str | None) -> None:
@@ -222,7 +278,7 @@ def test_messages_that_a_template_does_not_take() -> None:
 
 def test_what_was_learned_of_a_template_changes_no_row() -> None:
     """Rows are the same whether their shape was seen before or not."""
-    for name in sorted(FAMILIES.keys() - ALWAYS_THINKS):
+    for name in sorted(FAMILIES.keys() - THOUGHT_IN_HEADER):
         used = renderer(name)
         rows_of(used, THREE, end_ids(name))
         for contents in (("7", "x"), ("<|im_end|>", "a"), (" x", "x\n"), ("</think>", "<think>")):

@@ -15,14 +15,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from specflow.data.documents import TokenDocument, iterate_documents, read_documents, spans_of, write_documents
-from specflow.data.quarantine import DataError, Quarantined
+from specflow.data.quarantine import DataError, Quarantined, enforce_share
 from specflow.data.rendering import Renderer
 from specflow.data.stored import StoredDocuments
 from specflow.data.tally import Tally, refuse_useless
 from specflow.data.tokenizing import Options, RowTokenizer
 from specflow.data.windows import windows
 from tests.data.chat_helpers import CHATML, THINKING, tokenizer
-from tests.data.families import tokenizer_of
+from tests.data.families import PACK, TOOLS, assistant, tokenizer_of
 
 TOK = tokenizer(CHATML)
 
@@ -82,6 +82,16 @@ def test_produced_ids_win_over_retokenisation_and_are_counted() -> None:
     result = tokenized(row)
     assert result.documents[0].answer_ids == [o, w, TOK.eos_token_id]
     assert result.counts["retokenised_differs"] == 1
+
+
+@pytest.mark.parametrize(("answered", "expected"), [([1], True), (None, False)])
+def test_greedy_answers_without_ids_are_greedy_where_only_they_are_learned(
+    answered: list[int] | None, expected: bool
+) -> None:
+    (document,) = tokenized(conversation("q", "a", greedy=True, answered=answered)).documents
+    assert document.greedy == expected
+    (document,) = tokenized(conversation("q", "a", greedy=False, answered=answered)).documents
+    assert not document.greedy
 
 
 def test_answers_cut_by_length_are_kept_whole_and_flagged() -> None:
@@ -148,6 +158,32 @@ def test_rewritten_history_gives_a_document_per_turn() -> None:
     result = tokenized(conversation("q", "a", "r", "b"), tok=tokenizer(THINKING))
     assert [d.id for d in result.documents] == ["a#0", "a#1"]
     assert result.counts["history_rewritten"] == 1
+
+
+def rewritten(*lengths: int, **more: Any) -> dict[str, Any]:
+    """A conversation whose turns are documents of their own, with answers of these lengths."""
+    return conversation(*(text for n in lengths for text in ("q" * n, "a")), **more)
+
+
+def test_a_row_that_gives_a_document_is_not_skipped_and_its_lost_documents_are_counted_apart() -> None:
+    tok = tokenizer(THINKING)
+    whole = [len(d.ids) for d in tokenized(rewritten(1, 1, 90, 1, 1), tok=tok).documents]
+    assert len(whole) == 5
+    result = tokenized(rewritten(1, 1, 90, 1, 1), conversation("q", "a"), tok=tok, max_length=whole[1])
+    assert [d.id for d in result.documents] == ["a#0", "a#1", "a"]
+    assert result.quarantined == []
+    metrics = result.tally.metrics()
+    assert metrics["documents_lost"] == {"truncated_away": 3}
+    assert (metrics["rows"], metrics["documents"], metrics["quarantined"]) == (2, 3, 0)
+
+
+def test_a_row_whose_documents_are_all_lost_is_one_skipped_row() -> None:
+    result = tokenized(rewritten(90, 1, 1, 1, 1), conversation("q", "a"), tok=tokenizer(THINKING), max_length=64)
+    (entry,) = result.quarantined
+    assert (entry.row, entry.reason) == (1, "truncated_away")
+    assert entry.detail.startswith("5 of 5 documents; truncation: the first supervised token is 1")
+    enforce_share(result.quarantined, total=result.tally.rows, largest_share=0.5)
+    assert result.tally.metrics()["documents_lost"] == {}
 
 
 def test_bad_rows_are_set_aside_with_their_line() -> None:
@@ -265,6 +301,31 @@ def test_last_turn_and_calls_of_produced_turns() -> None:
     assert spans_of(document.supervised) == [[2, 4]]
 
 
+def test_rows_that_only_call_are_no_defects_where_calls_are_not_learned() -> None:
+    called = PACK["tools"]["messages"][:2]
+    rendered = {**conversation(), "messages": called, "tools": TOOLS}
+    given = {**rendered, "prompt_ids": [1, 2], "answer_ids": [3, 4], "finish": "tool_calls"}
+    rows = [conversation("q", "a"), rendered, given]
+    result = tokenized(*rows, tok=tokenizer_of("qwen3"), supervise_tool_calls=False)
+    assert [(q.row, q.reason) for q in result.quarantined] == [(2, "only_tool_calls"), (3, "only_tool_calls")]
+    enforce_share(result.quarantined, total=3, largest_share=0.0)
+    assert result.tally.metrics()["quarantine_reasons"] == {"only_tool_calls": 2}
+    assert len(tokenized(*rows, tok=tokenizer_of("qwen3")).documents) == 3
+    alone = tokenized(rendered, given, tok=tokenizer_of("qwen3"), supervise_tool_calls=False)
+    with pytest.raises(DataError, match=r"all 2 conversations calls tools.*supervise_tool_calls"):
+        refuse_useless(alone.tally, max_length=512)
+
+
+def test_a_row_with_a_call_and_an_answer_beyond_the_length_is_truncated() -> None:
+    messages = [*PACK["tools"]["messages"][:3], assistant("sunny and warm")]
+    row = {**conversation(), "messages": messages, "tools": TOOLS}
+    whole = tokenized(row, tok=tokenizer_of("qwen3"), supervise_tool_calls=False)
+    assert len(whole.documents) == 1
+    assert whole.tally.lost == {"only_tool_calls": 1}
+    result = tokenized(row, tok=tokenizer_of("qwen3"), supervise_tool_calls=False, max_length=8)
+    assert [q.reason for q in result.quarantined] == ["truncated_away"]
+
+
 def test_rows_that_the_template_refuses_are_set_aside() -> None:
     made = "{% if messages|length > 2 %}{{ raise_exception('too many') }}{% endif %}"
     result = tokenized(conversation("q", "a"), conversation("q", "a", "r", "b"), tok=tokenizer(made + CHATML))
@@ -293,6 +354,35 @@ def test_rows_that_the_template_refuses_are_set_aside() -> None:
 def test_malformed_rows_never_stop_a_run(row: Any, reason: str) -> None:
     result = tokenized(row, conversation("q", "a"))
     assert [(q.row, q.reason) for q in result.quarantined] == [(1, reason)]
+    assert len(result.documents) == 1
+
+
+HALF = "\ud83d"
+"""Of a pair that stands for one character: JSON can say it, UTF-8 cannot."""
+
+
+def calling(arguments: Any) -> dict[str, Any]:
+    call = {"type": "function", "function": {"name": "get_weather", "arguments": arguments}}
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    return {**conversation(), "messages": messages}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        conversation("q", f"a{HALF}"),
+        conversation(HALF, "a"),
+        {**conversation("q", "a"), "id": HALF},
+        {**conversation("q", "a"), "kind": HALF},
+        conversation("q", "a", chat_template_kwargs={"effort": HALF}),
+        calling({"city": HALF}),
+        calling(json.dumps({"city": HALF})),
+        calling({HALF: 1}),
+    ],
+)
+def test_half_a_surrogate_pair_sets_its_row_aside(row: dict[str, Any]) -> None:
+    result = tokenized(row, conversation("q", "🙂"), tok=tokenizer_of("qwen3"))
+    assert [(q.row, q.reason) for q in result.quarantined] == [(1, "not_unicode")]
     assert len(result.documents) == 1
 
 
@@ -335,7 +425,13 @@ def bare_core() -> Tokenizer:
 def test_windows_supervise_every_token_once(mask: list[bool], length: int, overlap: int) -> None:
     assume(overlap < length and True in mask)
     document = TokenDocument(
-        id="d", split="train", kind="k", ids=list(range(len(mask))), supervised=mask, prompt_length=mask.index(True)
+        id="d",
+        split="train",
+        kind="k",
+        ids=list(range(len(mask))),
+        supervised=mask,
+        prompt_length=mask.index(True),
+        greedy=True,
     )
     seen: Counter[int] = Counter()
     for window in windows(document, length, overlap=overlap):
@@ -343,6 +439,7 @@ def test_windows_supervise_every_token_once(mask: list[bool], length: int, overl
         assert len(window.ids) <= length
         assert True in window.supervised
         assert window.prompt_length == window.supervised.index(True)
+        assert window.greedy == (window.offset == 0)
         assert window.id == ("d" if window.offset == 0 else f"d@{window.offset}")
         seen.update(i for i, s in zip(window.ids, window.supervised, strict=True) if s)
         later = [i for i, s in zip(window.ids, window.supervised, strict=True) if s and window.offset]

@@ -32,6 +32,7 @@ def make(index: int, tokens: int, *, split: str = "train") -> Document:
         split=split,
         kind="service" if index % 2 else "broad",
         id=f"row-{index}",
+        greedy=index in (1, 4),
         token_ids_T=torch.randint(0, 100, (tokens,), generator=generator),
         supervised_T=torch.rand(tokens, generator=generator) < 0.5,
         features_TKH=torch.randn(tokens, 2, 8, generator=generator).bfloat16(),
@@ -54,10 +55,13 @@ def test_round_trip_keeps_every_bit_in_index_order(tmp_path: Path) -> None:
     assert len(reader) == 5
     assert reader.indices("heldout") == [3]
     assert reader.indices("train", kind="broad") == [0, 2, 4]
+    assert reader.indices(greedy=True) == [1, 4]
+    assert reader.indices("train", greedy=False) == [0, 2]
     assert reader.contract == CONTRACT
     for position, wanted in enumerate(documents):
         found = reader.document(position)
         assert (found.index, found.split, found.kind, found.id) == (position, wanted.split, wanted.kind, wanted.id)
+        assert found.greedy == wanted.greedy
         assert reader.length(position) == 3 + position
         assert found.token_ids_T.dtype == torch.int64
         assert torch.equal(found.token_ids_T, wanted.token_ids_T)

@@ -17,6 +17,7 @@ import torch
 
 from specflow.config.capture import CaptureParams
 from specflow.data.documents import TokenDocument, read_documents
+from specflow.data.windows import windows
 from specflow.features.capture import Captured, Capturer
 from specflow.features.store import FeatureReader
 from specflow.stages import capture
@@ -229,6 +230,26 @@ def test_answers_of_another_model_fail_the_alignment(artifacts: Path, tmp_path: 
     tokens_artifact(tmp_path / "tokens", changed)
     with pytest.raises(StageError, match=r"target's own next token in \d+ of \d+ rows"):
         run(tmp_path, FakeContext(tmp_path / "work"))
+
+
+def test_windows_of_greedy_answers_are_judged_only_where_they_are_greedy(artifacts: Path, tmp_path: Path) -> None:
+    """A later window lacks the context in which the target chose its tokens."""
+    parts = [part for d in documents_of(artifacts) for part in windows(d, d.prompt_length + 5, overlap=4)]
+    later = [n for n, part in enumerate(parts) if part.offset]
+    assert len(later) == len(documents_of(artifacts)) == len(parts) / 2
+    every = PARAMS.model_copy(update={"probe_rows": 50})
+    for name, made in (("right", parts), ("wrong", [replace(part, greedy=True) for part in parts])):
+        root = tmp_path / name
+        root.mkdir()
+        (root / "target").symlink_to(artifacts / "target")
+        tokens_artifact(root / "tokens", made)
+    context = FakeContext(tmp_path / "work")
+    metrics = run(tmp_path / "right", context, every)
+    assert metrics["alignment_rows"] == sum(sum(part.supervised[1:]) for part in parts if not part.offset)
+    reader = FeatureReader(context.output)
+    assert reader.indices(greedy=False) == later
+    with pytest.raises(StageError, match=r"target's own next token in \d+ of \d+ rows"):
+        run(tmp_path / "wrong", FakeContext(tmp_path / "again"), every)
 
 
 def test_documents_that_are_not_finite_are_set_aside_and_counted(

@@ -8,6 +8,7 @@ import pytest
 
 from specflow.config.tokenize import TokenizeParams
 from specflow.data.documents import read_documents
+from specflow.data.packing import pack_documents
 from specflow.stages import tokenize
 from specflow.stages.contract import StageError
 from tests.stages.pipeline_helpers import FakeContext, artifact, inputs, tiny_target, tree, write_lines
@@ -51,6 +52,9 @@ def test_documents_and_metrics(root: Path, tmp_path: Path) -> None:
     assert metrics["supervised_tokens"] == sum(sum(d.supervised) for d in documents)
     assert metrics["supervised_share"] == metrics["supervised_tokens"] / metrics["tokens"]
     assert sum(metrics["lengths"]["counts"]) == 6 == sum(metrics["supervised_shares"]["counts"])
+    made = pack_documents([len(d.ids) for d in documents if d.split == "train"], limit=1024)
+    assert metrics["packing"] == {"length": 1024, "packs": len(made.packs), "padding_share": made.padding_share}
+    assert f"packs of 1024 tokens: {len(made.packs)}, {made.padding_share:.2%} padding" in context.messages
     assert {k: v["documents"] for k, v in metrics["by_kind"].items()} == {"heldout/k": 3, "train/k": 3}
     json.dumps(metrics)
 
@@ -87,6 +91,15 @@ def test_bad_rows_go_to_quarantine_up_to_a_share(root: Path, tmp_path: Path) -> 
     }
     with pytest.raises(StageError, match=r"1 of 10 rows \(10\.0%\) cannot be used, at most 5\.0%"):
         run(root, FakeContext(tmp_path), rows)
+
+
+def test_text_that_is_not_unicode_ends_no_run(root: Path, tmp_path: Path) -> None:
+    context = FakeContext(tmp_path)
+    half = {"id": "\ud800", "messages": [*PROMPT, {"role": "assistant", "content": "a\udc00"}]}
+    metrics = run(root, context, [conversation(0), {**conversation(1), **half}], max_skipped=0.5)
+    assert (metrics["documents"], metrics["quarantine_reasons"]) == (1, {"not_unicode": 1})
+    (line,) = (context.output / "quarantine.jsonl").read_text().splitlines()
+    assert json.loads(line)["id"] == "\ud800"
 
 
 def test_a_corpus_lost_to_truncation_says_so(root: Path, tmp_path: Path) -> None:

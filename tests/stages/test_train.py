@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,8 +53,13 @@ class FakeContext:
         yield Bar()
 
 
-def write_features(path: Path, target: Path, *, fingerprint: dict[str, str], shift: int = 0) -> Path:
-    """Greedy answers of the target with their features; ``shift`` moves ``last_hidden`` by rows."""
+def write_features(
+    path: Path, target: Path, *, fingerprint: dict[str, str], shift: int = 0, sampled: Collection[int] = ()
+) -> Path:
+    """Greedy answers of the target with their features; ``shift`` moves ``last_hidden`` by rows.
+
+    Documents in ``sampled`` have other answers, and say so.
+    """
     from transformers import LlamaForCausalLM
 
     model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
@@ -64,6 +69,8 @@ def write_features(path: Path, target: Path, *, fingerprint: dict[str, str], shi
         with torch.no_grad():
             for _ in range(18):
                 ids = torch.cat((ids, model(ids).logits[:, -1:].argmax(-1)), dim=1)
+            if index in sampled:
+                ids[:, 6:] = (ids[:, 6:] + 1) % 200
             states = model.model(ids, output_hidden_states=True)
         supervised = torch.zeros(24, dtype=torch.bool)
         supervised[6:] = True
@@ -74,6 +81,7 @@ def write_features(path: Path, target: Path, *, fingerprint: dict[str, str], shi
                 split="heldout" if index >= 6 else "train",
                 kind="service" if index % 2 else "broad",
                 id=f"d{index}",
+                greedy=index not in sampled,
                 token_ids_T=ids[0],
                 supervised_T=supervised,
                 features_TKH=features.bfloat16(),
@@ -150,6 +158,15 @@ def test_features_of_another_target_are_refused(tmp_path: Path, target: Path) ->
     other = write_features(tmp_path / "f", target, fingerprint={**FINGERPRINT, "weights_sha256": "others"})
     with pytest.raises(StageError, match="weights_sha256: target weights, features others"):
         run(tmp_path, target, other)
+
+
+def test_only_greedy_documents_are_judged(tmp_path: Path, target: Path) -> None:
+    mixed = write_features(tmp_path / "f", target, fingerprint=FINGERPRINT, sampled=(1, 2, 3))
+    metrics, _ = run(tmp_path / "mixed", target, mixed)
+    assert metrics["alignment"] >= 0.99
+    none = write_features(tmp_path / "g", target, fingerprint=FINGERPRINT, sampled=range(6))
+    with pytest.raises(StageError, match="the target's own greedy ones, found none"):
+        run(tmp_path / "none", target, none)
 
 
 @pytest.mark.parametrize("shift", [1, -1])
