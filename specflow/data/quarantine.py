@@ -10,8 +10,15 @@ from itertools import islice
 from pathlib import Path
 
 SELECTED = frozenset(
-    {"duplicate", "near_duplicate", "near_heldout", "too_few_characters", "too_many_characters"}
-)  # fmt: skip
+    {
+        "duplicate",
+        "near_duplicate",
+        "near_heldout",
+        "turn_also_heldout",
+        "too_few_characters",
+        "too_many_characters",
+    }
+)
 """Reasons that the configuration asked for. Such rows are good ones; they do not count against ``max_skipped``."""
 
 SHOWN = 5
@@ -44,7 +51,8 @@ def reasons(rows: Iterable[Quarantined]) -> dict[str, int]:
 
 def write_quarantine(path: Path, rows: Iterable[Quarantined]) -> None:
     """One JSON line each. Sources are written without their folder: an artifact says nothing about a machine."""
-    with path.open("w", encoding="utf-8") as file:
+    # What a server says may be no Unicode; it still has to be written down.
+    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows:
             value = {**asdict(row), "source": Path(row.source).name}
             file.write(json.dumps(value, ensure_ascii=False, sort_keys=True) + "\n")
