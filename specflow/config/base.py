@@ -12,6 +12,10 @@ from pydantic_core import PydanticCustomError
 NOT_IN_KEY: dict[str, Any] = {"in_key": False}
 """``json_schema_extra`` of a field that cannot change a stage's result (threads, workers, progress)."""
 
+NAME_IN_KEY: dict[str, Any] = {"name_in_key": True}
+"""``json_schema_extra`` of a path whose name matters beside its content: rows are named after it, or its suffix says
+how to read it."""
+
 
 class Section(BaseModel):
     """A section of the configuration: unknown keys are errors, numbers are finite, values are frozen."""

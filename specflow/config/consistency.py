@@ -27,13 +27,6 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
                 f"layers among capture.layer_ids: {', '.join(map(str, sorted(captured)))}",
             )
     yield from _beyond_the_target(config)
-    if config.regenerate.temperature > 0:
-        yield (
-            ("regenerate", "temperature"),
-            "drafters are trained and checked on greedy answers",
-            config.regenerate.temperature,
-            "0",
-        )
     yield from _engine_of_answers(config.regenerate)
     train = {source.rows_of: index for index, source in enumerate(config.regenerate.train)}
     for index, source in enumerate(config.regenerate.heldout):
@@ -48,7 +41,10 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
 
 
 def _engine_of_answers(section: RegenerateParams) -> Iterator[Inconsistency]:
-    """A server needs an address; the embedded engine samples from the whole distribution."""
+    """A server needs an address; the embedded engine samples from the whole distribution; greedy does not sample."""
+    for name, neutral in (("top_p", 1.0), ("top_k", None)):
+        if section.temperature == 0 and (value := getattr(section, name)) != neutral:
+            yield ("regenerate", name), "nothing is sampled at temperature 0", value, "regenerate.temperature above 0"
     if section.engine == "openai":
         if section.server.url is None:
             yield ("regenerate", "server", "url"), "no server", None, "its address, as http://127.0.0.1:30000/v1"

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from specflow.config.base import NOT_IN_KEY, InputPath, Section, wrong
+from specflow.config.base import NAME_IN_KEY, NOT_IN_KEY, InputPath, Section, wrong
 
 Form = Literal["auto", "messages", "sharegpt", "pairs", "text"]
 
@@ -47,12 +47,15 @@ class PromptSource(Section):
         default=None,
         description="JSON lines, JSON or Parquet file, or the directory of a dataset; relative to the configuration "
         "file.",
+        json_schema_extra=NAME_IN_KEY,
     )
     dataset: str | None = Field(default=None, min_length=1, description="Dataset of the hub, `owner/name`.")
     name: str | None = Field(default=None, description="Configuration (subset) of the dataset.")
     split: str = Field(default="train", min_length=1, description="Split of the dataset.")
     revision: str | None = Field(
-        default=None, description="Commit of the hub's dataset. Without it, a newer version of it is not noticed."
+        default=None,
+        description="Commit of the hub's dataset. Without it, the newest is taken and recorded; one that is newer than "
+        "an artifact is not noticed.",
     )
     kind: str = Field(min_length=1, description="Name of this kind of prompt in every report, for example `service`.")
     form: Form = Field(

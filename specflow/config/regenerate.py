@@ -37,9 +37,13 @@ class RegenerateParams(Section):
     length_limited: Literal["keep", "drop"] = Field(
         default="keep", description="What becomes of answers that ended by max_new_tokens; kept ones are marked."
     )
-    temperature: float = Field(default=0.0, ge=0.0, description="0 is greedy.")
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0, description="Nucleus sampling; only with engine `openai`.")
-    top_k: int | None = Field(default=None, ge=1, description="Top-k sampling; only with engine `openai`.")
+    temperature: float = Field(default=0.0, ge=0.0, description="0 is greedy; `train` needs it.")
+    top_p: float = Field(
+        default=1.0, gt=0.0, le=1.0, description="Nucleus sampling; only with a temperature and engine `openai`."
+    )
+    top_k: int | None = Field(
+        default=None, ge=1, description="Top-k sampling; only with a temperature and engine `openai`."
+    )
     seed: int = Field(default=0, description="Seed of sampling; each row has its own stream derived from it.")
     thinking: bool | None = Field(
         default=None,
@@ -54,7 +58,13 @@ class RegenerateParams(Section):
     server: ServerParams = Field(default=ServerParams(), description="The server of engine `openai`.")
     batch_size: int = Field(default=32, ge=1, description="Prompts decoded together by the embedded engine.")
     max_skipped: float = Field(
-        default=0.05, ge=0.0, le=1.0, description="Largest share of quarantined prompts before the stage fails."
+        default=0.05,
+        ge=0.0,
+        le=1.0,
+        description="Largest share of unusable rows of the input, and of rows asked that get no usable answer, before "
+        "the stage fails.",
+        # It decides whether there is an artifact, not what is in it: raised after a failure, the journal is there.
+        json_schema_extra=NOT_IN_KEY,
     )
     precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")
     threads: int | None = Field(

@@ -34,5 +34,5 @@ def config_schema(section: str | None = None) -> dict[str, Any]:
 def _tidy(schema: Any) -> Any:
     """Without our own marks, which editors do not know."""
     if isinstance(schema, dict):
-        return {name: _tidy(value) for name, value in schema.items() if name != "in_key"}
+        return {name: _tidy(value) for name, value in schema.items() if name not in ("in_key", "name_in_key")}
     return [_tidy(value) for value in schema] if isinstance(schema, list) else schema

@@ -7,21 +7,22 @@ input is no reaction to it. Assistant turns of the input that call tools are kep
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, TypeAlias
+from typing import Any
 
 from jinja2 import TemplateError
 
-from specflow.data.answers import Answer, prompt_hash
+from specflow.data.answers import Answer, Ids, packed, prompt_hash
 from specflow.data.conversations import Defect
 from specflow.data.prompts import Prompt
 from specflow.data.thinking import mode_defect
+from specflow.data.tools import Malformed, tool_calls
 
-Ids: TypeAlias = "array[int]"
-"""Token ids at four bytes each: every row of a run is in memory."""
 Render = Callable[[Sequence[Mapping[str, Any]], "Sequence[Any] | None", "bool | None"], list[int]]
 """Token ids of messages, tools and thinking mode, up to where the answer begins."""
 
@@ -78,12 +79,14 @@ class Dialogue:
 
     def accept(self, answer: Answer, *, ends: frozenset[int]) -> None:
         """Take an answer in; afterwards the row is done, given up, or to be prepared for its next turn."""
-        self.asked.append(_packed(answer.prompt_ids) or self.prompt_ids)
-        self.answers.append(replace(answer, prompt_ids=None, tokens=_packed(answer.tokens)))
+        self.asked.append(packed(answer.prompt_ids) or self.prompt_ids)
+        self.answers.append(replace(answer, prompt_ids=None, tokens=packed(answer.tokens)))
         self.places.append(len(self.messages))
         self.messages = [*self.messages, answer.message()]
-        self.defect = _empty(answer, ends) or mode_defect(
-            answer.text, reasoning=answer.reasoning, declared=self.thinking, finish=answer.finish
+        self.defect = (
+            _no_text(answer)
+            or _empty(answer, ends)
+            or mode_defect(answer.text, reasoning=answer.reasoning, declared=self.thinking, finish=answer.finish)
         )
         if self.defect is None:
             self.defect = _ending(answer, ends)
@@ -95,7 +98,7 @@ class Dialogue:
 
 def open_dialogue(row: Prompt, *, every_turn: bool, thinking: bool | None = None) -> Dialogue:
     """The state before the first answer. Assistant turns at the end of the input are what is asked for."""
-    script: list[dict[str, Any]] = [dict(m) for m in row.messages]
+    script = list(row.messages)  # the turns themselves are shared with the row, and never changed
     while script and script[-1]["role"] == "assistant":
         script.pop()
     places = [i for i, m in enumerate(script) if every_turn and m["role"] == "assistant" and not m.get("tool_calls")]
@@ -110,8 +113,16 @@ def open_dialogue(row: Prompt, *, every_turn: bool, thinking: bool | None = None
     )
 
 
-def _packed(ids: Sequence[int] | None) -> Ids | None:
-    return None if ids is None else array("i", ids)
+def _no_text(answer: Answer) -> Defect | None:
+    """Half of a surrogate pair, in the answer or in the arguments of its calls, could not be written down."""
+    calls: Any = answer.tool_calls
+    with suppress(Malformed):  # judged by tokenising
+        calls = tool_calls(calls, "the answer")
+    try:
+        json.dumps([answer.message(), calls], ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        return Defect("not_unicode", f"{error.reason}: {error.object[error.start]!a}")
+    return None
 
 
 def _empty(answer: Answer, ends: frozenset[int]) -> Defect | None:
@@ -124,7 +135,7 @@ def _empty(answer: Answer, ends: frozenset[int]) -> Defect | None:
 
 def _ending(answer: Answer, ends: frozenset[int]) -> Defect | None:
     if answer.finish not in ("stop", "length", "tool_calls"):
-        return Defect("unusable_finish", answer.finish)
+        return Defect("unusable_finish", answer.finish.encode("utf-8", "backslashreplace").decode())
     if answer.finish == "stop" and answer.tokens and answer.tokens[-1] not in ends:
         shown = f"the last id is {answer.tokens[-1]}, end tokens are {sorted(ends)}"
         return Defect("no_end_token", f"{shown}; if no answer has one, set server.token_ids to false")

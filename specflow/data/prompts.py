@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from specflow.data.conversations import Message
-from specflow.data.quarantine import Quarantined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +22,3 @@ class Prompt:
     """What the model may call, in the OpenAI form."""
     thinking: bool | None = None
     """Thinking mode; none: the template's default."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Prompts:
-    """What all sources together hold."""
-
-    rows: list[Prompt] = field(default_factory=list)
-    quarantined: list[Quarantined] = field(default_factory=list)
-    total: int = 0

@@ -10,8 +10,16 @@ from itertools import islice
 from pathlib import Path
 
 SELECTED = frozenset(
-    {"duplicate", "near_duplicate", "near_heldout", "too_few_characters", "too_many_characters", "only_tool_calls"}
-)  # fmt: skip
+    {
+        "duplicate",
+        "near_duplicate",
+        "near_heldout",
+        "only_tool_calls",
+        "turn_also_heldout",
+        "too_few_characters",
+        "too_many_characters",
+    }
+)
 """Reasons that the configuration asked for. Such rows are good ones; they do not count against ``max_skipped``."""
 
 SHOWN = 5
@@ -45,7 +53,7 @@ def reasons(rows: Iterable[Quarantined]) -> dict[str, int]:
 def write_quarantine(path: Path, rows: Iterable[Quarantined]) -> None:
     """One JSON line each. Sources are written without their folder: an artifact says nothing about a machine.
 
-    Half of a surrogate pair is written as its escape, which is JSON.
+    Half of a surrogate pair, which is no Unicode, is written as its escape, which is JSON.
     """
     with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from specflow.data.answers import Answer, AnswerLog
 from specflow.data.dialogues import Dialogue, Render
-from specflow.data.quarantine import Quarantined, reasons
+from specflow.data.quarantine import SHOWN, DataError, Quarantined, enforce_share, reasons
 from specflow.data.thinking import THINK_TAG
 
 
@@ -23,21 +23,26 @@ class Session:
     ends: frozenset[int]
     room: int | None
     """Longest prompt in tokens."""
+    largest_share: float = 1.0
+    """Of the dialogues, that may be given up."""
+    given_up: int = 0
     token_count: int = 0
     """Produced in this process."""
     answer_count: int = 0
     prompts_differ: int = 0
     """Answers in this process whose prompt a server rendered otherwise."""
+    models: set[str] = field(default_factory=set)
+    """Names of the models whose answers the dialogues have."""
     notes: dict[str, Any] = field(default_factory=dict)
     """What the engine tells about itself."""
 
-    def begin(self, known: Mapping[tuple[str, int], Answer]) -> int:
-        """Prepare every dialogue and bring it to where the journal ends; returns the answers taken from there."""
+    def begin(self, known: MutableMapping[tuple[str, int], Answer]) -> int:
+        """Prepare every dialogue and bring it to where the journal ends; returns the answers taken out of there."""
         taken = 0
         for dialogue in self.dialogues:
-            dialogue.prepare(self.render, room=self.room)
+            self._prepare(dialogue)
             while dialogue.open:
-                answer = known.get((dialogue.row.id, dialogue.turn))
+                answer = known.pop((dialogue.row.id, dialogue.turn), None)
                 if answer is None or answer.prompt_sha256 != dialogue.prompt_sha256:
                     break
                 self._take(dialogue, answer)
@@ -54,14 +59,36 @@ class Session:
         )
         self._take(dialogue, answer)
 
+    def refuse(self, dialogue: Dialogue, reason: str, detail: str) -> None:
+        """Give a row up that an engine cannot answer."""
+        dialogue.refuse(reason, detail)
+        self.given_up += 1
+
+    @property
+    def hopeless(self) -> bool:
+        """More rows are given up than may be: further answers would be for nothing."""
+        return self.given_up > self.largest_share * len(self.dialogues)
+
+    def enforce(self) -> None:
+        """Raise :class:`DataError` with the reasons if the session is ``hopeless``."""
+        if self.dialogues:
+            enforce_share(set_aside(self.dialogues), total=len(self.dialogues), largest_share=self.largest_share)
+
     def waiting(self) -> list[Dialogue]:
         """Dialogues that need an answer, those with a common start together."""
         return sorted((d for d in self.dialogues if d.open), key=lambda d: d.prompt_ids)
 
     def _take(self, dialogue: Dialogue, answer: Answer) -> None:
+        self.models |= {answer.model} if answer.model else set()
         dialogue.accept(answer, ends=self.ends)
         if dialogue.open:
-            dialogue.prepare(self.render, room=self.room)
+            self._prepare(dialogue)
+        else:
+            self.given_up += dialogue.defect is not None
+
+    def _prepare(self, dialogue: Dialogue) -> None:
+        dialogue.prepare(self.render, room=self.room)
+        self.given_up += dialogue.defect is not None
 
 
 def set_aside(dialogues: Sequence[Dialogue]) -> list[Quarantined]:
@@ -119,8 +146,22 @@ def conversation(dialogue: Dialogue, *, greedy: bool, every_turn: bool, further:
     return row
 
 
-def counts(kept: Sequence[Dialogue], bad: Sequence[Quarantined]) -> dict[str, Any]:
-    """Sums over the rows that were kept, and of those that were not."""
+def refuse_nothing_left(kept: Sequence[Dialogue], gone: Sequence[Quarantined]) -> None:
+    """Raise :class:`DataError` with the true reasons where a split has no row left; ``gone`` are the rows asked."""
+    splits = {dialogue.row.split for dialogue in kept}
+    missing = [split for split in ("train", "heldout") if split not in splits]
+    if missing:
+        found = reasons(gone)
+        length = " Those that ended by length need a larger max_new_tokens." if "ended_by_length" in found else ""
+        raise DataError(
+            f"no {' and no '.join(missing)} row is left of {len(kept) + len(gone)} that were asked. "
+            f"Gone by reason: {found}. First: {'; '.join(map(str, gone[:SHOWN]))}.{length}"
+        )
+
+
+def counts(kept: Sequence[Dialogue], bad: Sequence[Quarantined], *, of_input: Mapping[str, int]) -> dict[str, Any]:
+    """Sums over the rows that were kept, and of those that were not: ``bad``, and by reason those of the input."""
+    found = Counter(of_input) + Counter(row.reason for row in bad)
     answers = [answer for dialogue in kept for answer in dialogue.answers]
     return {
         "rows": len(kept),
@@ -132,6 +173,6 @@ def counts(kept: Sequence[Dialogue], bad: Sequence[Quarantined]) -> dict[str, An
         "stopped_early": sum(bool(d.later) for d in kept),
         "without_ids": sum(any(a.tokens is None for a in d.answers) for d in kept),
         "think_tags": sum(bool(THINK_TAG.search(a.text) or a.reasoning) for a in answers),
-        "quarantined": len(bad),
-        "quarantine_reasons": reasons(bad),
+        "quarantined": found.total(),
+        "quarantine_reasons": dict(sorted(found.items())),
     }

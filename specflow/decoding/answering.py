@@ -24,7 +24,10 @@ def answer_all(
     batch_size: int,
     on_answer: Callable[[Dialogue], None],
 ) -> None:
-    """Decode every turn that is missing. Rows of a wave are in the order of their prompts, to share prefixes."""
+    """Decode every turn that is missing. Rows of a wave are in the order of their prompts, to share prefixes.
+
+    Raises :class:`specflow.data.quarantine.DataError` when more rows are given up than may be.
+    """
     from specflow.decoding.plain import decode_plain
 
     while wave := session.waiting():
@@ -33,6 +36,8 @@ def answer_all(
             dialogue = wave[position]
             session.answered(dialogue, _answer(dialogue, generation, target))
             on_answer(dialogue)
+            if session.hopeless:
+                session.enforce()
 
         decode_plain(
             target,

@@ -49,19 +49,18 @@ def answer_all(
     server: Server,
     sampling: Sampling,
     *,
-    refusals: int,
     on_answer: Callable[[Dialogue], None],
 ) -> None:
-    """Ask for every turn that is missing.
+    """Ask for every turn that is missing, or until the session is ``hopeless``.
 
-    Rows that the server refuses are given up; more than ``refusals`` of them, or a server that does not answer, raise
-    :class:`ServerError`. What was answered until then is in the session's journal.
+    Rows that the server refuses are given up; a server that cannot be used raises :class:`ServerError`. What was
+    answered until then is in the session's journal, also the answers that were under way where the server is well.
     """
-    asyncio.run(_answer_all(session, server, sampling, refusals, on_answer))
+    asyncio.run(_answer_all(session, server, sampling, on_answer))
 
 
 async def _answer_all(
-    session: Session, server: Server, sampling: Sampling, refusals: int, on_answer: Callable[[Dialogue], None]
+    session: Session, server: Server, sampling: Sampling, on_answer: Callable[[Dialogue], None]
 ) -> None:
     async with OpenAIClient(
         server.url,
@@ -71,21 +70,24 @@ async def _answer_all(
         concurrency=server.concurrency,
     ) as client:
         model = choose_model(await client.models(), server)
-        session.notes |= {"server_model": model}
+        _refuse_another_model(session, model, server)
         waiting = iter(session.waiting())
-        refused: list[RequestRefused] = []
+        failed: list[ServerError] = []
 
         async def work() -> None:
             for dialogue in waiting:  # one iterator for all: each row goes to the next worker that is free
+                if client.ending:
+                    return
                 try:
                     await _finish(session, dialogue, client, model, server, sampling)
                 except RequestRefused as error:
-                    dialogue.refuse(error.reason, error.detail)
-                    refused.append(error)
-                    if len(refused) > refusals:
-                        raise ServerError(
-                            f"{server.url} refuses more rows ({len(refused)}) than may be skipped; the last: {error}"
-                        ) from error
+                    session.refuse(dialogue, error.reason, error.detail)
+                except ServerError as error:
+                    if error.gone:
+                        raise
+                    failed.append(error)
+                if failed or session.hopeless:
+                    client.end()  # the others still get what they have asked for
                 on_answer(dialogue)
 
         try:
@@ -96,14 +98,26 @@ async def _answer_all(
             raise errors.exceptions[0] from None  # the first one to fail stopped the others
         finally:
             session.notes["retried_requests"] = client.retried
+        if failed and not session.hopeless:
+            raise failed[0]
 
 
 async def _finish(
     session: Session, dialogue: Dialogue, client: OpenAIClient, model: str, server: Server, sampling: Sampling
 ) -> None:
-    while dialogue.open:
+    while dialogue.open and not client.ending:
         reply = await client.chat(request(dialogue, model, sampling, token_ids=server.token_ids))
-        session.answered(dialogue, parsed(reply, dialogue))
+        session.answered(dialogue, parsed(reply, dialogue, model))
+
+
+def _refuse_another_model(session: Session, model: str, server: Server) -> None:
+    """One artifact has the answers of one model. Without ``server.model`` the key does not say which."""
+    others = session.models - {model}
+    if others:
+        raise ServerError(
+            f"{server.url} serves {model}, and the answers kept from before are those of {', '.join(sorted(others))}; "
+            f"serve that one again, or set server.model to {model!r} to begin anew with it"
+        )
 
 
 def choose_model(found: Sequence[str], server: Server) -> str:
@@ -141,7 +155,7 @@ def request(dialogue: Dialogue, model: str, sampling: Sampling, *, token_ids: bo
     return body
 
 
-def parsed(reply: Mapping[str, Any], dialogue: Dialogue) -> Answer:
+def parsed(reply: Mapping[str, Any], dialogue: Dialogue, model: str) -> Answer:
     """The answer in a completion. Token ids are where SGLang (in the choice) and vLLM (prompt: at the top) put them."""
     choice = reply["choices"][0]
     message, usage = choice["message"], reply.get("usage") or {}
@@ -160,6 +174,7 @@ def parsed(reply: Mapping[str, Any], dialogue: Dialogue) -> Answer:
         prompt_sha256=dialogue.prompt_sha256,
         text=_text(message.get("content")),
         finish=str(choice.get("finish_reason")),
+        model=model,
         tokens=tokens,
         token_count=count,
         prompt_count=read,
@@ -177,5 +192,5 @@ def _text(content: Any) -> str:
 
 
 def _ids(value: Any) -> list[int] | None:
-    good = isinstance(value, list) and value and all(isinstance(i, int) and not isinstance(i, bool) for i in value)
+    good = isinstance(value, list) and value and all(type(i) is int and 0 <= i < 2**31 for i in value)
     return list(value) if good else None

@@ -1,7 +1,8 @@
 """A client of an OpenAI-compatible server that outlives its bad moments.
 
-A request is tried again after 429, a 5xx, a timeout, a lost connection or a reply that is no completion; waits grow
-by doubling, with jitter, and ``Retry-After`` is obeyed. What another try cannot help is an error at once.
+A request is tried again after 429, a 5xx, a lost connection or a reply that is no completion, and once after a
+timeout; waits grow by doubling, with jitter, and ``Retry-After`` is obeyed. What another try cannot help is an error
+at once.
 The key is sent to the server and appears in no message.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -25,10 +27,17 @@ LONGEST_ASKED_WAIT = 600.0
 """A server may ask for more than we would wait by ourselves, but not for a day."""
 CONNECT_SECONDS = 10.0
 MESSAGE_LENGTH = 300
+MOST_TIMEOUTS = 1
+"""A request that the server works on for longer than the timeout is asked again once: it will take as long again."""
 
 
 class ServerError(Exception):
     """The server as a whole cannot be used; the message names it."""
+
+    def __init__(self, message: str, *, gone: bool = True) -> None:
+        super().__init__(message)
+        self.gone = gone
+        """Nothing more will come from it; otherwise requests under way are worth waiting for."""
 
 
 class RequestRefused(Exception):
@@ -54,10 +63,14 @@ class Retrying:
 
 
 class OpenAIClient:
-    """``async with OpenAIClient(...) as client``; counts the tries that failed in ``retried``."""
+    """``async with OpenAIClient(...) as client``; counts the tries that failed in ``retried``.
+
+    After ``end()`` nothing is tried again: requests under way are answered, or raise :class:`ServerError`.
+    """
 
     def __init__(self, url: str, *, api_key: str | None, retrying: Retrying, timeout: float, concurrency: int) -> None:
         self.url, self.retried = url, 0
+        self._end = asyncio.Event()
         self._key, self._retrying = api_key, retrying
         self._http = httpx.AsyncClient(
             base_url=f"{url}/",
@@ -66,6 +79,13 @@ class OpenAIClient:
             limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
             trust_env=False,  # a proxy or a netrc file of the user's is no parameter of ours
         )
+
+    def end(self) -> None:
+        self._end.set()
+
+    @property
+    def ending(self) -> bool:
+        return self._end.is_set()
 
     async def models(self) -> list[str]:
         """Names of the models that are served. One try; raises :class:`ServerError`."""
@@ -84,7 +104,7 @@ class OpenAIClient:
 
     async def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """One chat completion, not streamed. Raises :class:`RequestRefused` or :class:`ServerError`."""
-        attempt = 0
+        attempt = slow = 0
         while True:
             asked: float | None = None
             try:
@@ -99,19 +119,23 @@ class OpenAIClient:
                 asked = _retry_after(response)
             except httpx.HTTPError as error:
                 problem = _name(error)
+                slow += isinstance(error, httpx.ReadTimeout)
             except ValueError as error:
                 problem = f"a reply that is no completion ({error})"
-            if attempt >= self._retrying.retries:
+            if attempt >= self._retrying.retries or slow > MOST_TIMEOUTS:
                 raise await self._given_up(problem, attempt + 1)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._end.wait(), self._retrying.wait(attempt, asked))
+            if self.ending:
+                raise ServerError(f"{self.url}: not tried again: {problem}", gone=False)
             self.retried += 1
-            await asyncio.sleep(self._retrying.wait(attempt, asked))
             attempt += 1
 
     async def _given_up(self, problem: str, tries: int) -> Exception:
         """After the last try: is it the request, or the server?"""
         what = f"{tries} tries, the last: {problem}"
         if problem.startswith("HTTP 429"):
-            return ServerError(f"{self.url} is overloaded: {what}; lower server.concurrency")
+            return ServerError(f"{self.url} is overloaded: {what}; lower server.concurrency", gone=False)
         try:
             await self.models()
         except ServerError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,46 +25,65 @@ JOURNAL = "answers.jsonl"
 
 
 def answer_prompts(
-    rows: Sequence[Prompt], total: int, path: Path, params: RegenerateParams, context: Context
+    rows: Iterable[Prompt], path: Path, params: RegenerateParams, context: Context
 ) -> tuple[list[Dialogue], dict[str, Any]]:
     """Every row with the target's answers or the reason why it has none, and metrics of the engine.
 
-    ``path``: the target's directory; ``total``: rows of which ``max_skipped`` is a share.
+    ``path``: the target's directory. Raises :class:`StageError` as soon as more than ``max_skipped`` of the
+    rows are given up: before anything is asked where the template or their length is the
+    reason, and at the latest after the answers that are under way.
     """
     from specflow.data.answers import AnswerLog, read_answers
     from specflow.data.dialogues import open_dialogue
+    from specflow.data.quarantine import DataError
     from specflow.data.regenerated import Session
     from specflow.data.tokenizer import load_tokenizer
+    from specflow.serving.openai_client import ServerError
 
     target = _target(path, params, context) if params.engine == "embedded" else None
     tokenizer, ends = load_tokenizer(path) if target is None else (target.tokenizer, frozenset(target.end_ids))
     every_turn = params.turns == "all"
     dialogues = [open_dialogue(row, every_turn=every_turn, thinking=params.thinking) for row in rows]
     journal = context.scratch / JOURNAL
-    known = read_answers(journal)
     begin = time.perf_counter()
-    with AnswerLog(journal) as log, context.progress("regenerate", total=len(rows), unit="prompts") as progress:
+    with AnswerLog(journal) as log, context.progress("regenerate", total=len(dialogues), unit="prompts") as progress:
         session = Session(
             dialogues=dialogues,
             log=log,
             render=_renderer(tokenizer, params.chat_template_kwargs),
             ends=ends,
             room=_room(path, params),
+            largest_share=params.max_skipped,
         )
-        if taken := session.begin(known):
+        if taken := session.begin(read_answers(journal)):
             context.log(f"{taken} answers are in the journal already")
         progress.advance(sum(not d.open for d in dialogues))
         follow = _follower(session, progress, begin)
-        if target is not None:
-            _from_engine(session, target, params, follow)
-        else:
-            _from_server(session, params, refusals=int(params.max_skipped * total), follow=follow, journal=journal)
+        try:
+            session.enforce()
+            if target is not None:
+                _from_engine(session, target, params, follow)
+            else:
+                _from_server(session, params, follow)
+            session.enforce()
+        except (DataError, ServerError) as error:
+            raise StageError(f"regenerate: {error}. {_kept(session, journal)}") from error
     if session.prompts_differ:
         context.log(
             f"warning: the server rendered {session.prompts_differ} of {session.answer_count} prompts otherwise than "
             "the target's chat template does; is it the same model, with the same template?"
         )
     return dialogues, _metrics(session, time.perf_counter() - begin, target, params)
+
+
+def _kept(session: Session, journal: Path) -> str:
+    """What is not lost, and how to go on."""
+    whole = sum(bool(d.answers) and not d.open and not d.defect for d in session.dialogues)
+    return (
+        f"{whole} of {len(session.dialogues)} rows are answered and kept in {journal}. When it is right again, run "
+        "the same command (`specflow run ...` or `specflow regenerate --config ...`) to go on: no answered row is "
+        "asked for again"
+    )
 
 
 def _target(path: Path, params: RegenerateParams, context: Context) -> Target:
@@ -118,11 +137,9 @@ def _from_engine(
     )
 
 
-def _from_server(
-    session: Session, params: RegenerateParams, *, refusals: int, follow: Callable[[Dialogue], None], journal: Path
-) -> None:
+def _from_server(session: Session, params: RegenerateParams, follow: Callable[[Dialogue], None]) -> None:
     from specflow.serving.answering import Sampling, Server, answer_all
-    from specflow.serving.openai_client import Retrying, ServerError
+    from specflow.serving.openai_client import Retrying
 
     asked = params.server
     if asked.url is None:
@@ -144,17 +161,8 @@ def _from_server(
         seed=params.seed,
         further=params.chat_template_kwargs,
     )
-    if not session.waiting():
-        return
-    try:
-        answer_all(session, server, sampling, refusals=refusals, on_answer=follow)
-    except ServerError as error:
-        whole = sum(bool(d.answers) and not d.open and not d.defect for d in session.dialogues)
-        raise StageError(
-            f"regenerate: {error}. {whole} of {len(session.dialogues)} rows are answered and kept in {journal}. When "
-            "it is right again, run the same command (`specflow run ...` or `specflow regenerate --config ...`) "
-            "to go on: no answered row is asked for again"
-        ) from error
+    if session.waiting():
+        answer_all(session, server, sampling, on_answer=follow)
 
 
 def _key(path: Path | None) -> str | None:
@@ -167,7 +175,7 @@ def _key(path: Path | None) -> str | None:
 
 
 def _metrics(session: Session, seconds: float, target: Target | None, params: RegenerateParams) -> dict[str, Any]:
-    engine = {} if target is None else {"precision": target.precision}
+    engine = {"server_model": ", ".join(sorted(session.models))} if target is None else {"precision": target.precision}
     return {
         "engine": params.engine,
         "sampling": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from specflow.config.inputs import InputParams, PromptSource
 from specflow.config.regenerate import RegenerateParams
@@ -13,26 +13,33 @@ from specflow.stages.contract import Context, Problem
 
 if TYPE_CHECKING:
     from specflow.data.inputs.prepared import Prepared
-    from specflow.data.prompts import Prompts
 
 LOOKED_AT: Final = 4096
 """Rows of each source that are read before anything runs."""
 
 
-def read_prompts(params: RegenerateParams, context: Context) -> tuple[Prompts, dict[str, Any]]:
-    """The prompts, and what became of the rows of each source. Raises :class:`specflow.data.quarantine.DataError`."""
+def read_prompts(params: RegenerateParams, context: Context) -> Prepared:
+    """The prompts, and what became of the rows of each source; they lie in ``scratch``.
+
+    Raises :class:`specflow.data.quarantine.DataError`, also where too many of the rows read cannot be used.
+    """
     from specflow.data.inputs.prepare import prepare
-    from specflow.data.prompts import Prompts
     from specflow.data.quarantine import enforce_share
 
     made = prepare(
-        params.train, params.heldout, params.inputs, folder=context.scratch / "inputs", log=context.log
-    )  # fmt: skip
+        params.train,
+        params.heldout,
+        params.inputs,
+        folder=context.scratch / "inputs",
+        every_turn=params.turns == "all",
+        log=context.log,
+    )
     enforce_share(made.quarantined(), total=made.total, largest_share=params.max_skipped)
+    made.refuse_empty()
     summary = made.summary()
     if summary["set_aside"]:
         context.log(f"{made.kept} of {made.total} prompts are used; set aside by reason: {summary['set_aside']}")
-    return Prompts(rows=list(made.rows()), quarantined=list(made.quarantined()), total=made.total), summary
+    return made
 
 
 def check_sources(params: RegenerateParams) -> list[Problem]:
@@ -60,11 +67,15 @@ def check_sources(params: RegenerateParams) -> list[Problem]:
         train, heldout = ([_start(s) for s in sources if s.path] for sources in (params.train, params.heldout))
         if problems or not train:
             return problems
-        made = prepare(train, heldout, _alone(params.inputs), folder=Path(scratch, "all"))
+        made = prepare(
+            train, heldout, _alone(params.inputs), folder=Path(scratch, "all"), every_turn=params.turns == "all"
+        )
         # The first rows of a larger source may be its worst ones: the run judges all of them.
         allowed = params.max_skipped if _whole(made) else 1.0
         try:
             enforce_share(made.quarantined(), total=made.total, largest_share=allowed)
+            if _whole(made):
+                made.refuse_empty()
         except DataError as error:
             problems.append(Problem(where="train", found=str(error), expected="usable prompts"))
     return problems
@@ -80,7 +91,9 @@ def expected_rows(params: RegenerateParams) -> tuple[int | None, str]:
     train, heldout = ([_start(source) for source in sources] for sources in (params.train, params.heldout))
     with tempfile.TemporaryDirectory(prefix="specflow-") as scratch:
         try:
-            made = prepare(train, heldout, _alone(params.inputs), folder=Path(scratch, "all"))
+            made = prepare(
+                train, heldout, _alone(params.inputs), folder=Path(scratch, "all"), every_turn=params.turns == "all"
+            )
         except DataError:
             return None, ""
         return made.kept, "" if _whole(made) else "at least "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from specflow.config.regenerate import RegenerateParams
@@ -44,21 +45,19 @@ def estimate(params: RegenerateParams) -> Estimate:
 
 
 def run(inputs: Inputs, params: RegenerateParams, context: Context) -> Metrics:
-    from specflow.data.quarantine import DataError, enforce_share, write_quarantine
-    from specflow.data.regenerated import conversation, counts, cut_short, set_aside
+    from specflow.data.quarantine import DataError, write_quarantine
+    from specflow.data.regenerated import conversation, counts, cut_short, refuse_nothing_left, set_aside
     from specflow.stages.answering import answer_prompts
     from specflow.stages.prompts import read_prompts
 
     try:
-        prompts, used = read_prompts(params, context)
-        dialogues, engine = answer_prompts(prompts.rows, prompts.total, inputs.one("target").path, params, context)
-        bad = [*prompts.quarantined, *set_aside(dialogues)]
-        enforce_share(bad, total=prompts.total, largest_share=params.max_skipped)
+        prompts = read_prompts(params, context)
+        dialogues, engine = answer_prompts(prompts.rows(), inputs.one("target").path, params, context)
+        bad = set_aside(dialogues)
         dropped = cut_short(dialogues, keep=params.length_limited == "keep")
         gone = {row.id for row in dropped}
         kept = [d for d in dialogues if not d.defect and d.row.id not in gone]
-        if not kept:
-            raise DataError(f"all of {len(dropped)} answers ended by length and were dropped; raise max_new_tokens")
+        refuse_nothing_left(kept, [*bad, *dropped])
     except DataError as error:
         raise StageError(f"regenerate: {error}") from error
     every_turn, further = params.turns == "all", params.chat_template_kwargs
@@ -66,5 +65,12 @@ def run(inputs: Inputs, params: RegenerateParams, context: Context) -> Metrics:
         for dialogue in kept:
             row = conversation(dialogue, greedy=params.temperature == 0, every_turn=every_turn, further=further)
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    write_quarantine(context.output / "quarantine.jsonl", [*bad, *dropped])
-    return {"prompts": prompts.total, **counts(kept, bad), "dropped_by_length": len(dropped), **engine, "inputs": used}
+    write_quarantine(context.output / "quarantine.jsonl", chain(prompts.quarantined(), bad, dropped))
+    used = prompts.summary()
+    return {
+        "prompts": prompts.total,
+        **counts(kept, bad, of_input=used["set_aside"]),
+        "dropped_by_length": len(dropped),
+        **engine,
+        "inputs": used,
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,18 @@ def check(params: DFlashParams) -> Iterable[Problem]:
         yield Problem(where="layer_ids", found=str(params.layer_ids), expected="unique, increasing layer ids")
     if params.train.seed < 0:
         yield Problem(where="train.seed", found=str(params.train.seed), expected="a seed of at least 0")
+
+
+def check_upstream(sections: Mapping[str, Any]) -> Iterable[Problem]:
+    """A drafter learns greedy answers, and the stored hidden states are checked against them."""
+    temperature = getattr(sections.get("regenerate"), "temperature", 0)
+    if temperature > 0:
+        yield Problem(
+            where="regenerate.temperature",
+            found=str(temperature),
+            expected="0",
+            hint="drafters are trained and checked on greedy answers",
+        )
 
 
 def files(params: DFlashParams) -> Iterable[Path]:

@@ -91,11 +91,18 @@ def _in_key(field: FieldInfo) -> bool:
     return not (isinstance(extra, Mapping) and extra.get("in_key") is False)
 
 
+def _field(field: FieldInfo, value: Any, files: ExternalFiles) -> Any:
+    reduced, extra = _reduce(value, files), field.json_schema_extra
+    if isinstance(value, Path) and isinstance(extra, Mapping) and extra.get("name_in_key"):
+        return {"name": value.name, "content": reduced}
+    return reduced
+
+
 def _reduce(value: Any, files: ExternalFiles) -> Any:
     """JSON value of a parameter, without fields that are not in the key and with content in place of paths."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields.items()
-        return {name: _reduce(getattr(value, name), files) for name, field in fields if _in_key(field)}
+        return {name: _field(field, getattr(value, name), files) for name, field in fields if _in_key(field)}
     if isinstance(value, Mapping):
         return {str(name): _reduce(child, files) for name, child in value.items()}
     if isinstance(value, Path):

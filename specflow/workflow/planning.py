@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -104,6 +104,7 @@ def plan(
     recipes = {node.id: planner.recipe(node) for node in nodes}
     planned = [planner.planned(node) for node in nodes if node.id in selected]
     problems = _missing_inputs(planned, nodes, planner, selected)
+    problems += _unfit_upstream(planned, nodes, registry, locate)
     needed = int(DISK_MARGIN * sum(p.estimate.bytes or 0 for p in planned if p.state == "to run"))
     free = (free_bytes or _free_bytes)(store.root)
     if needed > free:
@@ -235,6 +236,33 @@ def _add_upstream(selected: set[str], nodes: Sequence[Node], planner: _Planner) 
     for node in reversed(nodes):
         if node.id in selected and not planner.usable(node):
             selected.update(node.needs)
+
+
+def _unfit_upstream(
+    planned: Sequence[PlannedNode], nodes: Sequence[Node], registry: Registry, locate: Locate
+) -> list[InputProblem]:
+    """What stages that are to run find wrong with the parameters of those they depend on; each problem once."""
+    by_id = {node.id: node for node in nodes}
+    found: dict[str, InputProblem] = {}
+    for candidate in planned:
+        check = getattr(registry.load(candidate.node.stage), "check_upstream", None)
+        if check is None or candidate.state == "cached":
+            continue
+        for problem in check({by_id[name].stage: by_id[name].params for name in _ancestors(candidate.id, by_id)}):
+            found[problem.where] = InputProblem(
+                location=locate(problem.where),
+                path=problem.where,
+                message=f"stage {candidate.node.stage!r} cannot run with this",
+                found=problem.found,
+                expected=problem.expected,
+                hint=problem.hint,
+            )
+    return list(found.values())
+
+
+def _ancestors(name: str, by_id: Mapping[str, Node]) -> set[str]:
+    above = {need for need in by_id[name].needs if need in by_id}
+    return above.union(*(_ancestors(need, by_id) for need in above))
 
 
 def _missing_inputs(

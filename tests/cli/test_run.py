@@ -54,6 +54,18 @@ def test_plan_as_json(config: Path) -> None:
     assert nodes["target"]["reason"] == "never made"
 
 
+def test_training_on_sampled_answers_is_refused_before_anything_runs_and_sampling_alone_is_not(config: Path) -> None:
+    sampled = ("--config", config, "--set", "regenerate.temperature=0.5", "--json")
+    result = specflow("plan", "full-pipeline", *sampled)
+    assert result.exit_code == 2
+    (problem,) = document(result)["problems"]
+    assert problem["path"] == "regenerate.temperature"
+    assert (problem["found"], problem["expected"]) == ("0.5", "0")
+    assert "greedy" in problem["hint"]
+    assert specflow("plan", "full-pipeline", *sampled, "--only", "regenerate", "--upstream").exit_code == 0
+    assert specflow("plan", "vocabulary", *sampled).exit_code == 0
+
+
 def test_plan_as_a_tree(config: Path) -> None:
     result = specflow("plan", "full-pipeline", "--config", config)
     assert result.exit_code == 0

@@ -251,12 +251,6 @@ def test_numbers_must_be_finite(tmp_path: Path, setting: str, found: str) -> Non
     assert problem.location.source == f"--set {setting}"
 
 
-def test_sampled_answers_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    problem = spoiled(tmp_path, "max_new_tokens: 8", "temperature: 0.5")
-    assert problem.message == "drafters are trained and checked on greedy answers"
-    assert (problem.found, problem.expected, place(problem)) == ("0.5", "0", (9, 16))
-
-
 def test_the_last_layer_and_those_beyond_it_cannot_be_captured(tmp_path: Path) -> None:
     problem = spoiled(tmp_path, "layer_ids: [1, 2]", "layer_ids: [1, 2, 3, 9]")
     assert (problem.message, problem.found) == ("layers that cannot be captured", "[3, 9]")

@@ -8,6 +8,7 @@ import pytest
 
 from specflow.config.loading import load_config
 from specflow.config.overrides import parse_overrides
+from specflow.stages.regenerate import files
 from specflow.workflow.keys import key_parameters
 from tests.config.support import VALID, problems, write
 
@@ -45,14 +46,43 @@ def test_a_server_engine_needs_an_address(tmp_path: Path) -> None:
 
 
 def test_the_embedded_engine_samples_from_the_whole_distribution(tmp_path: Path) -> None:
-    found = problems(write(tmp_path), "regenerate.top_p=0.9", "regenerate.top_k=5")
+    found = problems(write(tmp_path), "regenerate.top_p=0.9", "regenerate.top_k=5", "regenerate.temperature=1")
     assert sorted(p.path for p in found) == ["regenerate.top_k", "regenerate.top_p"]
+    assert {p.message for p in found} == {"the embedded engine has no such sampling"}
+
+
+SERVED = ("regenerate.engine=openai", "regenerate.server.url=http://host:1")
+
+
+def test_greedy_answers_are_not_sampled(tmp_path: Path) -> None:
+    found = problems(write(tmp_path), *SERVED, "regenerate.top_p=0.9", "regenerate.top_k=5")
+    assert sorted(p.path for p in found) == ["regenerate.top_k", "regenerate.top_p"]
+    assert {p.message for p in found} == {"nothing is sampled at temperature 0"}
+
+
+def test_a_server_samples_as_it_is_told(tmp_path: Path) -> None:
+    settings = (*SERVED, "regenerate.top_p=0.9", "regenerate.top_k=5", "regenerate.temperature=0.7")
+    section = load_config(write(tmp_path), parse_overrides(settings)).config.regenerate
+    assert (section.temperature, section.top_p, section.top_k) == (0.7, 0.9, 5)
 
 
 def test_template_arguments_are_plain(tmp_path: Path) -> None:
     (problem,) = problems(write(tmp_path), "regenerate.chat_template_kwargs={a: [1], b: low}")
     assert "['a']" in problem.found
     assert "'b'" not in problem.found
+
+
+def test_the_name_of_a_file_of_prompts_is_in_the_key_and_its_folder_is_not(tmp_path: Path) -> None:
+    def key(folder: str, name: str) -> object:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        path = tmp_path / folder / name
+        path.write_text('{"messages": [{"role": "user", "content": "hi"}]}\n')
+        section = load_config(write(tmp_path), parse_overrides([f"regenerate.train.0.path={path}"])).config.regenerate
+        return key_parameters(section, files(section))
+
+    assert key("one", "a.jsonl") == key("two", "a.jsonl")
+    assert key("one", "a.jsonl") != key("one", "b.jsonl")  # rows are named after it
+    assert key("one", "a.jsonl") != key("one", "a.json")  # and read by its suffix
 
 
 def test_where_and_how_fast_is_not_in_the_key(tmp_path: Path) -> None:

@@ -39,8 +39,9 @@ def test_prompts_of_several_forms_and_formats(tmp_path: Path) -> None:
     )
     assert regenerate.check(section) == []
     context = FakeContext(tmp_path / "work")
-    made, summary = prompts.read_prompts(section, context)
-    found = [(p.id, p.split, p.kind, p.messages, p.thinking) for p in made.rows]
+    made = prompts.read_prompts(section, context)
+    summary = made.summary()
+    found = [(p.id, p.split, p.kind, p.messages, p.thinking) for p in made.rows()]
     assert found == [
         ("train/a/a/00001", "train", "a", [{"role": "user", "content": "shared"}], None),
         ("train/b/pairs/00001", "train", "b", [{"role": "user", "content": "paired"}], True),
@@ -68,18 +69,41 @@ def test_too_many_bad_rows_fail_and_name_the_reason_that_dominates(tmp_path: Pat
     assert "Most often empty_messages (2 rows)" in problem.found
     section = params(tmp_path, rows, max_skipped=0.13)
     assert regenerate.check(section) == []
-    made, summary = prompts.read_prompts(section, FakeContext(tmp_path / "work"))
-    assert [row.row for row in made.quarantined] == [21, 22, 23]
-    assert summary["set_aside"] == {"empty_content": 1, "empty_messages": 2}
+    made = prompts.read_prompts(section, FakeContext(tmp_path / "work"))
+    assert [row.row for row in made.quarantined()] == [21, 22, 23]
+    assert made.summary()["set_aside"] == {"empty_content": 1, "empty_messages": 2}
 
 
 def test_equal_rows_and_short_ones_are_no_defects(tmp_path: Path) -> None:
     section = params(tmp_path, [asked("the same")] * 5 + [asked("x")], inputs={"min_characters": 2}, max_skipped=0.0)
     assert regenerate.check(section) == []
-    made, summary = prompts.read_prompts(section, FakeContext(tmp_path / "work"))
-    assert (len(made.rows), made.total) == (2, 7)
-    assert summary["set_aside"] == {"duplicate": 4, "too_few_characters": 1}
+    made = prompts.read_prompts(section, FakeContext(tmp_path / "work"))
+    assert (len(list(made.rows())), made.total) == (2, 7)
+    assert made.summary()["set_aside"] == {"duplicate": 4, "too_few_characters": 1}
     assert regenerate.estimate(section).note.startswith("2 prompts,")
+
+
+def test_a_split_without_a_row_is_an_error_before_and_in_the_run(tmp_path: Path) -> None:
+    section = params(tmp_path, [asked("held"), asked("held")], max_skipped=1.0)
+    (problem,) = regenerate.check(section)
+    assert problem.found == "train: no row is left. Set aside by reason: train.jsonl: {'also_heldout': 2} of 2 rows"
+    with pytest.raises(DataError, match="train: no row is left"):
+        prompts.read_prompts(section, FakeContext(tmp_path / "work"))
+
+
+def test_a_weighted_source_without_a_row_to_draw_is_an_error(tmp_path: Path) -> None:
+    files = {
+        "good": write_lines(tmp_path / "good.jsonl", [asked("a"), asked("b")]),
+        "same": write_lines(tmp_path / "same.jsonl", [asked("a"), asked("b")]),
+        "held": write_lines(tmp_path / "held.jsonl", [asked("held")]),
+    }
+    train = [{"path": files[name], "kind": "k", "weight": 2} for name in ("good", "same")]
+    section = RegenerateParams.model_validate({"train": train, "heldout": [{"path": files["held"], "kind": "k"}]})
+    said = r"same\.jsonl \(train\): the source has weight 2 and no row left to draw.* \{'duplicate': 2\}"
+    with pytest.raises(DataError, match=said):
+        prompts.read_prompts(section, FakeContext(tmp_path / "work"))
+    (problem,) = regenerate.check(section)
+    assert problem.found.startswith("same.jsonl (train): the source has weight 2")
 
 
 def test_only_the_first_rows_are_looked_at_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,8 +207,78 @@ def test_empty_answers_and_bad_prompts_are_set_aside(
     quarantine = [json.loads(line) for line in (context.output / "quarantine.jsonl").read_text().splitlines()]
     assert [(q["row"], q["reason"]) for q in quarantine] == [(7, "empty_messages"), (6, "empty_answer")]
     assert len(rows(context)) == 6
-    with pytest.raises(StageError, match=r"2 of 8 rows \(25\.0%\)"):
-        run(root, FakeContext(tmp_path / "work"), params(tmp_path, train=train, max_skipped=0.2))
+    # Each is judged against its own: one of eight rows read, and one of the seven asked.
+    for share, said in ((0.13, r"1 of 7 rows \(14\.3%\).*empty_answer"), (0.12, r"1 of 8 rows \(12\.5%\)")):
+        with pytest.raises(StageError, match=said):
+            run(root, FakeContext(tmp_path / "work"), params(tmp_path, train=train, max_skipped=share))
+    run(root, FakeContext(tmp_path / "work"), params(tmp_path, train=train, max_skipped=0.15))
+
+
+def test_too_many_prompts_that_cannot_be_asked_stop_the_stage_before_any_is(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = use(monkeypatch, FakeDecoder())
+    section = params(tmp_path, train=[prompt("z" * 4200), prompt("a"), prompt("b")], max_skipped=0.2)
+    with pytest.raises(StageError, match=r"1 of 4 rows \(25\.0%\).*prompt_too_long.*0 of 4 rows are answered"):
+        run(root, FakeContext(tmp_path / "work"), section)
+    assert decoder.prompts == []
+
+
+def test_too_many_bad_answers_stop_the_stage_at_once_and_a_raised_limit_goes_on(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = [prompt("word " * n) for n in range(1, 40)]
+    order: dict[tuple[int, ...], int] = {}
+
+    def every_second(ids: list[int]) -> bool:
+        return order.setdefault(tuple(ids), len(order)) % 2 == 1
+
+    use(monkeypatch, FakeDecoder(empty=every_second))
+    sure = FakeContext(tmp_path / "sure")
+    run(root, sure, params(tmp_path, train=train, max_skipped=0.9))
+    empty = [q["id"] for q in map(json.loads, (sure.output / "quarantine.jsonl").read_text().splitlines())]
+    assert len(empty) == 20
+    context = FakeContext(tmp_path / "work")
+    with pytest.raises(StageError, match=r"3 of 40 rows \(7\.5%\).*are answered and kept in .*answers\.jsonl"):
+        run(root, context, params(tmp_path, train=train, max_skipped=0.05))
+    known = [json.loads(line)["id"] for line in (context.scratch / "answers.jsonl").read_text().splitlines()]
+    assert len(set(known) & set(empty)) == 3
+    assert len(known) == 6
+    again = FakeContext(tmp_path / "work")
+    assert run(root, again, params(tmp_path, train=train, max_skipped=0.9))["decoded_rows"] == 40 - len(known)
+    assert tree(again.output) == tree(sure.output)
+
+
+def test_the_limit_of_bad_rows_is_not_in_the_key(tmp_path: Path) -> None:
+    from specflow.workflow.keys import key_parameters
+
+    one, two = (params(tmp_path, max_skipped=share) for share in (0.05, 0.5))
+    assert key_parameters(one, regenerate.files(one)) == key_parameters(two, regenerate.files(two))
+
+
+def test_duplicates_and_rows_not_drawn_do_not_raise_the_limit_of_bad_answers(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = [prompt("word " * n) for n in range(1, 10)] + [prompt("word ")] * 200
+    asked: list[list[int]] = []
+
+    def the_first(ids: list[int]) -> bool:
+        asked.append(ids)
+        return ids == asked[0]
+
+    use(monkeypatch, FakeDecoder(empty=the_first))
+    with pytest.raises(StageError, match=r"1 of 10 rows .*empty_answer"):
+        run(root, FakeContext(tmp_path / "work"), params(tmp_path, train=train, max_skipped=0.05))
+
+
+def test_a_split_without_an_answer_is_told_with_its_true_reason(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, FakeDecoder(empty=lambda _: True))
+    said = r"no train and no heldout row is left of 6 that were asked\. Gone by reason: \{'empty_answer': 6\}"
+    with pytest.raises(StageError, match=said) as caught:
+        run(root, FakeContext(tmp_path / "work"), params(tmp_path, max_skipped=1.0))
+    assert "max_new_tokens" not in str(caught.value)
 
 
 def test_prompts_without_room_for_an_answer_are_set_aside(

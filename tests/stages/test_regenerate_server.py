@@ -265,9 +265,89 @@ def test_rows_that_the_server_refuses_are_set_aside_up_to_the_limit(root: Path, 
     assert metrics["rows"] == 23
     with FakeServer(behave=behave) as server:
         section = params(tmp_path, server.url, max_skipped=0.05, server={"retries": 2})
-        with pytest.raises(StageError, match=r"refuses more rows \(2\)"):
+        with pytest.raises(StageError, match=r"2 of 25 rows \(8\.0%\).*server_failed.*23 of 25 rows are answered"):
             run(root, FakeContext(tmp_path / "work"), section)
         assert set(server.asked) == {"row 3", "row 5"}  # the journal has the others
+
+
+def test_too_many_refusals_stop_the_asking_and_answers_under_way_are_kept(root: Path, tmp_path: Path) -> None:
+    """Rows 10 to 13 are asked for first: one of them is refused at once, while the others are being answered."""
+
+    def behave(n: int, body: dict[str, Any]) -> Act:
+        return Act(status=400, body={"error": "no"}) if n == 3 else Act(wait=0.4)
+
+    context = FakeContext(tmp_path / "work")
+    with FakeServer(behave=behave) as server:
+        with pytest.raises(StageError, match=r"1 of 25 rows .*server_refused.*3 of 25 rows are answered and kept"):
+            run(root, context, params(tmp_path, server.url, max_skipped=0.0))
+        assert len(server.bodies) == 4
+    assert len((context.scratch / "answers.jsonl").read_text().splitlines()) == 3
+
+
+def test_an_overloaded_server_still_gives_the_answers_under_way(root: Path, tmp_path: Path) -> None:
+    def behave(n: int, body: dict[str, Any]) -> Act:
+        return Act(status=429) if n == 3 else Act(wait=0.4)
+
+    context = FakeContext(tmp_path / "work")
+    with FakeServer(behave=behave) as server:
+        with pytest.raises(StageError, match=r"is overloaded: 1 tries.*3 of 25 rows are answered and kept"):
+            run(root, context, params(tmp_path, server.url, server={"retries": 0}))
+        assert len(server.bodies) == 4
+    assert len((context.scratch / "answers.jsonl").read_text().splitlines()) == 3
+
+
+def test_a_request_that_takes_too_long_is_asked_again_once(root: Path, tmp_path: Path) -> None:
+    def behave(n: int, body: dict[str, Any]) -> Act:
+        return Act(hang=body["messages"][-1]["content"] == "row 3")
+
+    context = FakeContext(tmp_path / "work")
+    with FakeServer(behave=behave) as server:
+        run(root, context, params(tmp_path, server.url, server={"timeout": 0.4}))
+        assert server.asked["row 3"] == 2
+    assert reasons(context) == [(4, "server_failed")]
+
+
+def test_answers_of_two_models_are_not_mixed(root: Path, tmp_path: Path) -> None:
+    context = FakeContext(tmp_path / "work")
+    dying = FakeServer(behave=lambda n, body: Act(status=401 if n >= 9 else 200))
+    with dying as server, pytest.raises(StageError, match="HTTP 401"):
+        run(root, context, params(tmp_path, server.url))
+    with FakeServer(models=("another",)) as server:
+        with pytest.raises(
+            StageError, match="serves another, and the answers kept from before are those of the-target"
+        ):
+            run(root, context, params(tmp_path, server.url))
+        assert not server.bodies
+    again = FakeContext(tmp_path / "work")
+    with FakeServer() as server:
+        section = params(tmp_path, server.url)
+        assert run(root, again, section)["server_model"] == MODEL
+    # With nothing left to ask, the artifact still says whose answers it has.
+    assert run(root, FakeContext(tmp_path / "work"), section)["server_model"] == MODEL
+
+
+def test_answers_that_are_no_unicode_are_set_aside(root: Path, tmp_path: Path) -> None:
+    def call(arguments: str) -> dict[str, Any]:
+        return {"tool_calls": [{"id": "1", "function": {"name": "f", "arguments": arguments}}]}
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        asked = body["messages"][-1]["content"]
+        if asked == "row 0":
+            return completion("half \ud800 a pair")
+        if asked == "row 1":
+            return completion("yes", message={"reasoning_content": "\udc00"})
+        if asked == "row 2":
+            return completion("", finish="tool_calls", message=call('{"x": "\\ud800"}'))
+        if asked == "row 3":
+            return completion("yes", finish="\ud800")
+        return completion("whole \U0001f600", message=call('{"x": "\\ud83d\\ude00"}'), finish="tool_calls")
+
+    context = FakeContext(tmp_path / "work")
+    with FakeServer(answer=answer) as server:
+        run(root, context, params(tmp_path, server.url, max_skipped=0.2))
+    found = [(1, "not_unicode"), (2, "not_unicode"), (3, "not_unicode"), (4, "unusable_finish")]
+    assert reasons(context) == found
+    assert len(rows(context)) == 21
 
 
 def test_token_ids_of_a_server_are_used_wherever_it_puts_them(root: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """From sources of many forms to one set of prompts.
 
 ``prepare`` reads every source in chunks, in worker processes, and decides which rows are used. Everything of a size
-that grows with the rows lies on the disk, except nine bytes per row. The result is a function of the sources and
+that grows with the rows lies on the disk, except ten bytes per row. The result is a function of the sources and
 parameters alone: it does not depend on the number of workers.
 
     readers/     files and data sets, cut into chunks that are read on their own

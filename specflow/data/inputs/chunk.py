@@ -1,7 +1,8 @@
 """One chunk: its usable rows and its bad ones, each in a file, and what is needed to compare rows, in arrays on disk.
 
-Files of a chunk, by suffix: ``rows`` (JSON lines), ``bad`` (JSON lines), ``index`` (an ``INDEX`` record per row) and,
-where nearly equal rows are looked for, ``signatures`` and ``bands``.
+Files of a chunk, by suffix: ``rows`` (JSON lines), ``bad`` (JSON lines), ``index`` (an ``INDEX`` record per row),
+``asked`` (``ASKED`` records, where every turn is asked for) and, where nearly equal rows are looked for, ``signatures``
+and ``bands``.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ import numpy as np
 import orjson
 
 from specflow.config.inputs import InputParams, PromptSource
+from specflow.data.inputs.asked import ASKED, asked_contents
 from specflow.data.inputs.readers import BLANK, Chunk
 from specflow.data.inputs.readers.blank import Unreadable
 from specflow.data.inputs.rows import Row, content_of, row_id, to_json, to_row
 from specflow.data.inputs.signatures import PERMUTATIONS, Keys, Signatures, Signer
 from specflow.data.tools import Malformed
 
-INDEX: Final = np.dtype([("content", "<u8", (2,)), ("id", "<u8"), ("number", "<u4"), ("ordinal", "<u4")])
+MODES: Final = (None, False, True)
+INDEX: Final = np.dtype(
+    [("content", "<u8", (2,)), ("id", "<u8"), ("number", "<u4"), ("ordinal", "<u4"), ("thinking", "u1")]
+)
 """Per usable row: 128-bit hash of messages and tools; hash of the id, 0 if it has none; number in the chunk
-(1-based); how many rows of the chunk, usable or not, stand before it."""
+(1-based); how many rows of the chunk, usable or not, stand before it; place of its thinking mode in ``MODES``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,8 @@ class Task:
     params: InputParams
     stem: Path
     """The chunk's files without their suffix."""
+    every_turn: bool = False
+    """The target answers every turn: what each is asked with is compared, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +72,8 @@ class Bad:
 
 def work(task: Task) -> Report:
     """Read one chunk; rows beyond the source's ``limit`` are left. What was there before is written over."""
-    entries: list[tuple[tuple[int, int], int, int, int]] = []
+    entries: list[tuple[tuple[int, int], int, int, int, int]] = []
+    asked: list[tuple[tuple[int, int], int]] = []
     signer = Signer(task.params.near_duplicates)
     ordinal = number = 0
     unreadable = None
@@ -83,13 +91,16 @@ def work(task: Task) -> Report:
                 except Malformed as error:
                     bad.write(_bad_line(ordinal, number, error, value, task.source))
                 else:
-                    entries.append((_halves(content), _hash(row.id), number, ordinal))
+                    if task.every_turn:
+                        asked += ((_halves(turn), len(entries)) for turn in asked_contents(row))
+                    entries.append((_halves(content), _hash(row.id), number, ordinal, MODES.index(row.thinking)))
                     signer.add(row.messages)
                 ordinal += 1
         except Unreadable as error:
             number = error.number
             unreadable = (number, error.message)
     np.array(entries, dtype=INDEX).tofile(_file(task.stem, "index"))
+    np.array(asked, dtype=ASKED).tofile(_file(task.stem, "asked"))
     signer.write(_file(task.stem, "signatures"), _file(task.stem, "bands"))
     return Report(rows=ordinal, numbers=number, usable=len(entries), unreadable=unreadable)
 
@@ -97,6 +108,12 @@ def work(task: Task) -> Report:
 def read_index(stem: Path, count: int, *, first: int = 0) -> np.ndarray[Any, Any]:
     """``count`` of the ``INDEX`` records of a chunk."""
     return np.fromfile(_file(stem, "index"), dtype=INDEX, count=count, offset=first * INDEX.itemsize)
+
+
+def read_asked(stem: Path, count: int) -> np.ndarray[Any, Any]:
+    """The ``ASKED`` records of the first ``count`` rows."""
+    records = np.fromfile(_file(stem, "asked"), dtype=ASKED)
+    return records[records["row"] < count]
 
 
 def read_bands(stem: Path, band: int, count: int) -> Keys:
@@ -160,6 +177,10 @@ def _hash(text: str | None) -> int:
     if text is None:
         return 0
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest(), "little")
+
+
+def index_file(stem: Path) -> Path:
+    return _file(stem, "index")
 
 
 def _file(stem: Path, suffix: str) -> Path:

@@ -38,30 +38,38 @@ def _keys(table: Table, band: int) -> Iterator[tuple[int, Array]]:
 
 
 def _compare_group(group: Array, table: Table, verdicts: Verdicts, needed: int) -> None:
-    known = _signatures(table, group[:COMPARED])
+    known, modes = _signatures(table, group[:COMPARED]), table.thinking(group[:COMPARED])
     for start in range(0, len(group), BLOCK_ROWS):
         places = group[start : start + BLOCK_ROWS]
         places = places[places >= table.heldout]
         block = known[np.searchsorted(group, places)] if len(group) <= COMPARED else _signatures(table, places)
-        _compare_block(group[:COMPARED], known, places, block, table.heldout, verdicts, needed)
+        own = table.thinking(places)
+        _compare_block(group[:COMPARED], known, modes, places, block, own, table.heldout, verdicts, needed)
 
 
 def _compare_block(
     firsts: Array,
     known: Signatures,
+    known_modes: Array,
     places: Array,
     block: Signatures,
+    modes: Array,
     heldout: int,
     verdicts: Verdicts,
     needed: int,
 ) -> None:
-    """Compare each of ``places`` with those of ``firsts`` that stand before it, until one is similar."""
+    """Compare each of ``places`` with those of ``firsts`` that stand before it, until one is similar.
+
+    Rows to train on in another thinking mode are not compared: the same prompt is asked for in both.
+    """
     open_rows = np.arange(len(places))
-    for first, signature in zip(firsts.tolist(), known, strict=True):
+    for first, signature, mode in zip(firsts.tolist(), known, known_modes.tolist(), strict=True):
         open_rows = open_rows[places[open_rows] > first]
         if not len(open_rows):
             return
         similar = (block[open_rows] == signature).sum(axis=1) >= needed
+        if first >= heldout:
+            similar &= modes[open_rows] == mode
         for place in places[open_rows[similar]].tolist():
             if verdicts.kept(place) or first < verdicts.twin(place):
                 verdict = Verdict.NEAR_HELDOUT if first < heldout else Verdict.NEAR_DUPLICATE

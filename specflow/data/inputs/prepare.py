@@ -10,12 +10,12 @@ from pathlib import Path
 
 from specflow.config.inputs import InputParams, PromptSource
 from specflow.data.inputs.chunk import Task, read_bad, read_index
-from specflow.data.inputs.comparing import compare
+from specflow.data.inputs.comparing import compare, compare_asked
 from specflow.data.inputs.drawing import draw, shares_of
 from specflow.data.inputs.forms import detect
 from specflow.data.inputs.near import compare_near
 from specflow.data.inputs.prepared import Prepared, SourceCounts
-from specflow.data.inputs.readers import BLANK, CHUNK_BYTES, Plan, plan
+from specflow.data.inputs.readers import BLANK, CHUNK_BYTES, Plan, plan, resolved
 from specflow.data.inputs.readers.blank import Unreadable
 from specflow.data.inputs.table import Piece, Table
 from specflow.data.inputs.verdicts import Verdict, Verdicts
@@ -32,33 +32,46 @@ def prepare(
     params: InputParams,
     *,
     folder: Path,
+    every_turn: bool = False,
     log: Callable[[str], None] = lambda _: None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Prepared:
     """The prompts of the sources; ``folder`` is emptied, then holds the rows for as long as the result is used.
 
+    With ``every_turn`` the target answers all turns of a row, and none of those to train on may be a held-out one.
+
     Raises :class:`DataError` for a source that is missing, unreadable, empty or without one usable row.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    table = Table([*heldout, *train], ["heldout"] * len(heldout) + ["train"] * len(train))
+    splits = ["heldout"] * len(heldout) + ["train"] * len(train)
+    table = Table([resolved(source) for source in (*heldout, *train)], splits)
     plans = [plan(source, chunk_bytes=chunk_bytes) for source in table.sources]
     forms = [_form(source, made, log) for source, made in zip(table.sources, plans, strict=True)]
     counts = [
-        SourceCounts(source=s.place.rpartition("/")[2], split=split, kind=s.kind, form=form)
+        SourceCounts(source=s.place.rpartition("/")[2], split=split, kind=s.kind, form=form, revision=s.revision)
         for s, split, form in zip(table.sources, table.splits, forms, strict=True)
     ]
     workers = worker_count(params.workers, chunks=max(len(made.chunks) for made in plans))
     with working(workers) as results:
         for number, (source, made) in enumerate(zip(table.sources, plans, strict=True)):
             tasks = [
-                Task(chunk=c, source=source, form=forms[number], params=params, stem=folder / f"{number:03d}-{i:06d}")
+                Task(
+                    chunk=c,
+                    source=source,
+                    form=forms[number],
+                    params=params,
+                    stem=folder / f"{number:03d}-{i:06d}",
+                    every_turn=every_turn,
+                )
                 for i, c in enumerate(made.chunks)
             ]
             counts[number].rows = _read(table, number, tasks, results, made)
             _refuse_useless(table, number, counts[number].rows, made)
     verdicts = Verdicts(table.count)
     compare(table, verdicts, drop_duplicates=params.duplicates == "drop")
+    if every_turn:
+        compare_asked(table, verdicts)
     if params.near_duplicates is not None:
         compare_near(table, verdicts, threshold=params.near_duplicates)
     order = [*range(len(heldout), len(table.sources)), *range(len(heldout))]

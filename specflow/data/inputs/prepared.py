@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from specflow.config.inputs import PromptSource
 from specflow.data.inputs.chunk import parse_row, read_bad, read_index, read_rows
 from specflow.data.inputs.drawing import alternating
 from specflow.data.inputs.table import Piece, Table
 from specflow.data.inputs.verdicts import Verdict, Verdicts
 from specflow.data.prompts import Prompt
-from specflow.data.quarantine import Quarantined
+from specflow.data.quarantine import DataError, Quarantined
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +24,8 @@ class SourceCounts:
     split: str
     kind: str
     form: str
+    revision: str | None = None
+    """Commit of a dataset of the hub."""
     rows: int = 0
     kept: int = 0
     not_drawn: int = 0
@@ -88,11 +89,43 @@ class Prepared:
             ],
         }
 
+    def refuse_empty(self) -> None:
+        """Raise :class:`DataError` for a split without a row, and for a source with a weight that has none to draw."""
+        for source in self.order:
+            counts, weight = self.counts[source], self.table.sources[source].weight
+            if weight is not None and not counts.kept + counts.not_drawn:
+                raise DataError(
+                    f"{counts.source} ({counts.split}): the source has weight {weight:g} and no row left to draw. Of "
+                    f"its {counts.rows} rows were set aside: {counts.set_aside}. Leave the source out, or see why its "
+                    "rows go"
+                )
+        for split in ("train", "heldout"):
+            found = [self.counts[source] for source in self.order if self.table.splits[source] == split]
+            if found and not any(counts.kept for counts in found):
+                why = "; ".join(f"{counts.source}: {counts.set_aside} of {counts.rows} rows" for counts in found)
+                raise DataError(f"{split}: no row is left. Set aside by reason: {why}")
+
     def _kept(self, source: int) -> Iterator[Prompt]:
-        described = self.table.sources[source]
         for piece, place, line, number in self._lines(source):
             if self.verdicts.codes[place] == Verdict.KEPT:
-                yield _prompt(line, described, self.table.splits[source], self.prefixes[source], piece.number + number)
+                yield self._prompt(line, source, place, piece.number + number)
+
+    def _prompt(self, line: bytes, source: int, place: int, number: int) -> Prompt:
+        row, described, prefix = parse_row(line), self.table.sources[source], self.prefixes[source]
+        if row.id is None:
+            name = numbered(prefix, number)
+        else:  # an id that an earlier source has used, too, is told apart by the source
+            name = f"{prefix}:{row.id}" if self.verdicts.shared_id[place] else row.id
+        return Prompt(
+            id=name,
+            split=self.table.splits[source],
+            kind=described.kind,
+            messages=row.messages,
+            tools=row.tools,
+            thinking=row.thinking,
+            source=described.place,
+            row=number,
+        )
 
     def _lines(self, source: int) -> Iterator[tuple[Piece, int, bytes, int]]:
         for piece in self.table.of_source(source):
@@ -122,6 +155,7 @@ class Prepared:
         twin = f"{twin_source.place.rpartition('/')[2]}:{twin_number}"
         what = {
             Verdict.ALSO_HELDOUT: f"the same messages are held out: {twin}",
+            Verdict.TURN_ALSO_HELDOUT: f"one of its turns is asked as one of the held-out {twin}",
             Verdict.REPEATED_ID: f"first used at {twin}",
             Verdict.DUPLICATE: f"the same messages as {twin}",
             Verdict.NEAR_HELDOUT: f"nearly the same as the held-out {twin}",
@@ -139,17 +173,3 @@ class Prepared:
 def numbered(prefix: str, number: int) -> str:
     """The id of a row that has none of its own."""
     return f"{prefix}/{number:05d}"
-
-
-def _prompt(line: bytes, source: PromptSource, split: str, prefix: str, number: int) -> Prompt:
-    row = parse_row(line)
-    return Prompt(
-        id=row.id or numbered(prefix, number),
-        split=split,
-        kind=source.kind,
-        messages=row.messages,
-        tools=row.tools,
-        thinking=row.thinking,
-        source=source.place,
-        row=number,
-    )

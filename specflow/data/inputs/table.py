@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from specflow.config.inputs import PromptSource
-from specflow.data.inputs.chunk import read_index
+from specflow.data.inputs.chunk import INDEX, index_file, read_index
 
 PART_ROWS: Final = 1 << 18
 """Rows that are sorted at a time."""
@@ -63,6 +63,21 @@ class Table:
     def index(self) -> Iterator[tuple[Piece, Array]]:
         for piece in self.pieces:
             yield piece, read_index(piece.stem, piece.count)
+
+    def first_places(self) -> Array:
+        """Of each source: where its rows begin. Sources without rows share it with the next one."""
+        starts = {piece.source: piece.start for piece in reversed(self.pieces)}
+        return np.array([starts[source] for source in range(len(self.sources))], dtype=np.int64)
+
+    def thinking(self, places: Array) -> Array:
+        """The thinking mode of each row as ``chunk.MODES`` has it; ``places`` ascend."""
+        starts = np.array([piece.start for piece in self.pieces])
+        owners = np.searchsorted(starts, places, side="right") - 1
+        made = np.zeros(len(places), dtype=np.uint8)
+        for owner in np.unique(owners).tolist():
+            index = np.memmap(index_file(self.pieces[owner].stem), dtype=INDEX, mode="r")
+            made[owners == owner] = index["thinking"][places[owners == owner] - starts[owner]]
+        return made
 
     def source_and_number(self, place: int) -> tuple[PromptSource, int]:
         """Where a row stands: its source, and its line or row there."""

@@ -1,4 +1,4 @@
-"""What becomes of each usable row, and for each row set aside the row that it repeats: nine bytes per row."""
+"""What becomes of each usable row, and for each row set aside the row that it repeats: ten bytes per row."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Verdict(IntEnum):
     NEAR_HELDOUT = 4
     NEAR_DUPLICATE = 5
     NOT_DRAWN = 6
+    TURN_ALSO_HELDOUT = 7
 
     @property
     def reason(self) -> str:
@@ -29,6 +30,8 @@ class Verdicts:
 
     def __init__(self, count: int) -> None:
         self.codes: np.ndarray[Any, np.dtype[np.uint8]] = np.zeros(count, dtype=np.uint8)
+        self.shared_id: np.ndarray[Any, np.dtype[np.bool_]] = np.zeros(count, dtype=np.bool_)
+        """The row's id is that of a row of an earlier source, which keeps it."""
         self._twins: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(count, dtype=np.int64)
 
     def set_aside(self, place: int, verdict: Verdict, *, twin: int) -> None:

@@ -37,11 +37,12 @@ def prepared(
     heldout: Sequence[PromptSource] = (),
     *,
     chunk_bytes: int = 1 << 24,
+    every_turn: bool = False,
     **params: Any,
 ) -> Prepared:
     params = {"workers": 1, **params}
     folder /= f"inputs-{len(list(folder.glob('inputs-*')))}"  # earlier results stay readable
-    return prepare(train, heldout, InputParams(**params), folder=folder, chunk_bytes=chunk_bytes)
+    return prepare(train, heldout, InputParams(**params), folder=folder, every_turn=every_turn, chunk_bytes=chunk_bytes)
 
 
 def texts(made: Prepared) -> list[str]:

@@ -112,6 +112,14 @@ def test_the_form_is_told_by_the_keys(form: str, options: Any, row: Any, expecte
     assert detect([None, [], {}, row], of("auto", **declared)) == form
 
 
+@pytest.mark.parametrize("key", ["instruction", "question", "query", "prompt"])
+def test_conversations_with_a_column_of_a_pair_are_conversations(key: str) -> None:
+    row = {key: "the first question", "conversations": turns(("human", "u"), ("gpt", "a"))}
+    assert detect([row], of("auto")) == "sharegpt"
+    assert detect([{key: " "}, {"conversations": turns(("human", "u"))}], of("auto")) == "sharegpt"
+    assert [detect([{key: value}], of("auto")) for value in (" ", "", [], 5, {}, None)] == [None] * 6
+
+
 @pytest.mark.parametrize(
     ("form", "options", "row", "reason"),
     [
@@ -192,7 +200,7 @@ def test_tools_travel_with_the_row(tmp_path: Path) -> None:
 
 
 def test_every_declared_form_has_an_adapter() -> None:
-    assert form_names() == ["messages", "pairs", "sharegpt", "text"]
+    assert form_names() == ["messages", "sharegpt", "pairs", "text"]
     with pytest.raises(ValueError, match="unknown form 'csv'; known: messages"):
         adapter("csv")
     with pytest.raises(ValueError, match="two adapters"):

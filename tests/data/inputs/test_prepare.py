@@ -76,22 +76,91 @@ def test_heldout_rows_never_train_and_equal_rows_are_dropped(tmp_path: Path) -> 
         held = lines(tmp_path / "h.jsonl", [asked("two", id="h"), asked("six"), asked("six")])
         return prepared(tmp_path, [source(one), source(two)], [source(held)], **params)
 
-    assert texts(made()) == ["one", "five", "two", "six"]
+    assert texts(made()) == ["one", "four", "five", "two", "six"]
     assert set_aside(made()) == [
         (2, "also_heldout"),
         (3, "repeated_id"),
         (1, "duplicate"),
-        (2, "repeated_id"),
         (3, "duplicate"),
     ]
     assert [row.detail for row in made().quarantined()] == [
         "the same messages are held out: h.jsonl:1",
         "first used at t.jsonl:1",
         "the same messages as t.jsonl:1",
-        "first used at h.jsonl:1",
         "the same messages as h.jsonl:2",
     ]
-    assert texts(made(duplicates="keep")) == ["one", "one", "five", "two", "six", "six"]
+    assert texts(made(duplicates="keep")) == ["one", "one", "four", "five", "two", "six", "six"]
+
+
+@pytest.mark.parametrize("chunk_bytes", [60, 1 << 20])
+def test_an_id_of_two_sources_is_told_apart_by_the_source(tmp_path: Path, chunk_bytes: int) -> None:
+    one = lines(tmp_path / "a.jsonl", [asked("a0", id=0), asked("a1", id=1), asked("a1 again", id=1)])
+    two = lines(tmp_path / "b.jsonl", [asked("a0", id=2), asked("b1", id=1), asked("b", id=5), asked("b0", id=0)])
+    held = lines(tmp_path / "h.jsonl", [asked("h0", id=0)])
+    made = prepared(tmp_path, [source(one), source(two)], [source(held)], chunk_bytes=chunk_bytes)
+    assert [(prompt.id, prompt.messages[0]["content"]) for prompt in made.rows()] == [
+        ("train/k/a:0", "a0"),
+        ("1", "a1"),
+        ("train/k/b:1", "b1"),
+        ("5", "b"),
+        ("train/k/b:0", "b0"),
+        ("0", "h0"),
+    ]
+    assert set_aside(made) == [(3, "repeated_id"), (1, "duplicate")]
+
+
+def talk(*texts: str) -> dict[str, Any]:
+    """Turns of the user and of the assistant by turns."""
+    return {"messages": [message(("user", "assistant")[i % 2], text) for i, text in enumerate(texts)]}
+
+
+@pytest.mark.parametrize("chunk_bytes", [60, 1 << 20])
+def test_no_turn_that_the_target_answers_is_also_held_out(tmp_path: Path, chunk_bytes: int) -> None:
+    rows = [
+        talk("u1", "a", "other"),  # begins with a held-out question
+        talk("u2", "another answer", "u3"),  # asks what the held-out one asks, on top of the target's own answers
+        talk("u3"),  # is asked on top of u2 only
+        talk("u2"),
+        talk("free", "a", "u1"),  # on top of another turn
+        {"messages": [message("system", "s"), message("user", "u1")]},
+        {**talk("u1"), "tools": [{"name": "f"}]},
+    ]
+    held = [talk("u1"), talk("u2", "a", "u3")]
+    sources = [source(lines(tmp_path / "t.jsonl", rows))], [source(lines(tmp_path / "h.jsonl", held))]
+    made = prepared(tmp_path, *sources, chunk_bytes=chunk_bytes, every_turn=True)
+    assert set_aside(made) == [(1, "turn_also_heldout"), (2, "turn_also_heldout"), (4, "turn_also_heldout")]
+    assert next(made.quarantined()).detail == "one of its turns is asked as one of the held-out h.jsonl:1"
+    # Where only the last turn is the target's, the earlier ones are context.
+    assert set_aside(prepared(tmp_path, *sources, chunk_bytes=chunk_bytes)) == []
+
+
+def test_turns_around_a_tool_are_what_is_asked(tmp_path: Path) -> None:
+    call = message("assistant", "", tool_calls=[{"function": {"name": "f", "arguments": {}}}])
+    result = message("tool", "42")
+    held = {"messages": [message("user", "u"), call, result, message("assistant", "a"), message("user", "v")]}
+    rows = [
+        {"messages": [message("user", "u"), call, result]},
+        asked("u"),  # this is not asked of the held-out row: its call stays as it is
+    ]
+    sources = [source(lines(tmp_path / "t.jsonl", rows))], [source(lines(tmp_path / "h.jsonl", [held]))]
+    assert set_aside(prepared(tmp_path, *sources, every_turn=True)) == [(1, "turn_also_heldout")]
+
+
+@pytest.mark.parametrize("near_duplicates", [None, 0.8])
+def test_rows_of_another_thinking_mode_are_equal_to_held_out_ones_only(
+    tmp_path: Path, near_duplicates: float | None
+) -> None:
+    rows = [asked("one two three four five"), asked("held out in the other mode"), asked("own mode", thinking=None)]
+    path = lines(tmp_path / "t.jsonl", [*rows, rows[0]])
+    held = lines(tmp_path / "h.jsonl", [asked("held out in the other mode", thinking=True)])
+    train = [source(path, thinking=thinking) for thinking in (True, False, None)]
+    made = prepared(tmp_path, train, [source(held)], near_duplicates=near_duplicates)
+    found = [(prompt.messages[0]["content"], prompt.thinking) for prompt in made.rows()]
+    assert found == [
+        *[(text, mode) for mode in (True, False, None) for text in ("one two three four five", "own mode")],
+        ("held out in the other mode", True),
+    ]
+    assert set_aside(made) == [(2, "also_heldout"), (4, "duplicate")] * 3
 
 
 def test_equal_are_messages_and_tools_whatever_the_order_of_keys(tmp_path: Path) -> None:

@@ -198,3 +198,51 @@ def test_datasets_saved_and_in_directories(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "none").mkdir()
     with pytest.raises(DataError, match="none: datasets cannot read it"):
         prepared(tmp_path, [source(tmp_path / "none")])
+
+
+def test_a_revision_of_the_hub_is_resolved_to_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from huggingface_hub import HfApi
+
+    from specflow.data.inputs.readers import resolved
+
+    commit, asked_for = "c" * 40, []
+
+    def info(_: HfApi, name: str, *, revision: str | None) -> Any:
+        asked_for.append((name, revision))
+        if revision == "gone":
+            raise OSError("no such revision")
+        return SimpleNamespace(sha=commit)
+
+    monkeypatch.setattr(HfApi, "dataset_info", info)
+    there = PromptSource(dataset="owner/name", kind="k")
+    assert resolved(there).revision == commit
+    assert resolved(there.model_copy(update={"revision": "main"})).revision == commit
+    fixed = there.model_copy(update={"revision": "d" * 40})
+    assert resolved(fixed) is fixed
+    assert asked_for == [("owner/name", None), ("owner/name", "main")]
+    with pytest.raises(
+        DataError, match=r"owner/name:train: the hub does not tell the commit of its revision gone.*no such"
+    ):
+        resolved(there.model_copy(update={"revision": "gone"}))
+    local = PromptSource(path=Path("x.jsonl"), kind="k")
+    assert resolved(local) is local
+
+
+def test_the_commit_is_read_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specflow.data.inputs import prepare as module
+    from specflow.data.inputs.readers import Plan, json_lines
+
+    commit, planned = "c" * 40, []
+    path = lines(tmp_path / "p.jsonl", [asked("a")])
+
+    def plan(source: PromptSource, *, chunk_bytes: int) -> Plan:
+        planned.append(source.revision)
+        return Plan(list(json_lines.chunks(path, chunk_bytes=chunk_bytes)), True)
+
+    monkeypatch.setattr(module, "resolved", lambda source: source.model_copy(update={"revision": commit}))
+    monkeypatch.setattr(module, "plan", plan)
+    made = prepared(tmp_path, [PromptSource(dataset="owner/name", kind="k")])
+    assert planned == [commit]
+    assert made.summary()["sources"][0]["revision"] == commit

@@ -17,7 +17,8 @@ RESPONSES = ("response", "completion", "output", "answer")
 @registered("pairs")
 class Pairs:
     def recognises(self, row: Mapping[str, Any], source: PromptSource) -> bool:
-        return found_key(row, source.fields.prompt, PROMPTS) is not None
+        asked = row.get(found_key(row, source.fields.prompt, PROMPTS) or "")
+        return bool(asked.strip()) if isinstance(asked, str) else isinstance(asked, list) and bool(asked)
 
     def messages(self, row: Mapping[str, Any], source: PromptSource) -> Any:
         fields = source.fields

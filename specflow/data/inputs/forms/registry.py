@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
-from specflow.config.inputs import PromptSource
+from specflow.config.inputs import Form, PromptSource
 
 
 class Adapter(Protocol):
@@ -38,8 +38,9 @@ def registered(name: str) -> Callable[[Class], Class]:
 
 
 def form_names() -> list[str]:
-    """Every form, in the order in which they are tried."""
-    return list(_ADAPTERS)
+    """Every form, in the order in which they are tried: that of ``Form``, then others as they were registered."""
+    declared = get_args(Form)
+    return sorted(_ADAPTERS, key=lambda name: declared.index(name) if name in declared else len(declared))
 
 
 def adapter(name: str) -> Adapter:
@@ -53,8 +54,8 @@ def detect(rows: Iterable[Any], source: PromptSource) -> str | None:
     """The form of the first row that has one, or none."""
     for row in rows:
         if isinstance(row, dict):
-            for name, known in _ADAPTERS.items():
-                if known.recognises(row, source):
+            for name in form_names():
+                if _ADAPTERS[name].recognises(row, source):
                     return name
     return None
 

@@ -13,7 +13,9 @@ from specflow.data.quarantine import DataError
 
 CHUNK_BYTES: Final = 16 << 20
 
-__all__ = ["BLANK", "CHUNK_BYTES", "Blank", "Chunk", "Plan", "files_of", "plan"]
+resolved = hub.resolved
+
+__all__ = ["BLANK", "CHUNK_BYTES", "Blank", "Chunk", "Plan", "files_of", "plan", "resolved"]
 
 
 class Chunk(Protocol):

@@ -6,6 +6,7 @@ and cut as ``datasets`` cuts it: by files and, where it can, by groups of rows i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from specflow.data.inputs.readers.blank import Unreadable
 from specflow.data.inputs.readers.nulls import without_nulls
 from specflow.data.quarantine import DataError
 
+COMMIT = re.compile("[0-9a-f]{40}")
 RANGE_ROWS = 8192
 BATCH_ROWS = 256
 SAVED = ("state.json", "dataset_dict.json")
@@ -55,6 +57,25 @@ class StreamChunk:
                 yield number, without_nulls(row)
         except Exception as error:  # whatever the file systems and parsers of datasets raise
             raise Unreadable(number + 1, f"datasets cannot read it: {type(error).__name__}: {error}") from error
+
+
+def resolved(source: PromptSource) -> PromptSource:
+    """The source at the commit that its revision (none: the newest) stands for now; others are as they are.
+
+    Raises :class:`DataError` with what the hub said.
+    """
+    if source.dataset is None or Path(source.dataset).exists() or COMMIT.fullmatch(source.revision or ""):
+        return source
+    from huggingface_hub import HfApi
+
+    try:
+        commit = HfApi().dataset_info(source.dataset, revision=source.revision).sha
+    except Exception as error:  # whatever its network raises
+        raise DataError(
+            f"{source.place}: the hub does not tell the commit of its revision {source.revision or 'main'}: "
+            f"{type(error).__name__}: {error}. With a commit as `revision` it is not asked"
+        ) from error
+    return source.model_copy(update={"revision": commit})
 
 
 def chunks(source: PromptSource) -> Iterator[RangeChunk | StreamChunk]:
