@@ -11,7 +11,7 @@ SMOKE_STORE ?= build/smoke
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 YAML := $(wildcard configs/*.yaml flows/*.yaml)
 
-.PHONY: help setup setup-dev quickstart test check check-yaml format smoke lock clean
+.PHONY: help setup setup-dev quickstart test check check-yaml format smoke kill-stages lock clean
 
 help: ## This list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1\t/' | expand -t 16
@@ -44,6 +44,10 @@ format: setup-dev ## Let ruff repair what it can
 
 smoke: setup ## The whole flow on a tiny random model, through Prefect
 	$(ONE_THREAD) $(BIN)/specflow run full-pipeline --config configs/smoke.yaml --store $(SMOKE_STORE)
+
+kill-stages: setup-dev ## The smoke flow, killed once in every stage at a random moment; pass arguments with ARGS="..."
+	rm -rf build/kills
+	$(ONE_THREAD) $(BIN)/python tests/e2e/kill_each_stage.py --config configs/smoke.yaml --store build/kills $(ARGS)
 
 bench-%: setup ## benchmarks/%.py: side-by-side measurements; prints ratios
 	$(BIN)/python benchmarks/$(subst -,_,$*).py $(ARGS)

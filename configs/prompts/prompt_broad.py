@@ -41,6 +41,12 @@ def _summary(table: Table, rng: random.Random) -> Iterator[str]:
         yield f"{next(part['asks'])} {opening} {next(part['changes'])} {next(part['endings'])}"
 
 
+def sources(split: Split) -> Table:
+    """The fillers of one split, and the ways of asking, which both splits share, under the same kinds."""
+    own, shared = load(f"broad-{split}"), load("broad-shared")
+    return own | {kind: shared[kind] | own[kind] for kind in MAKERS}
+
+
 def numbers(table: Table, *, low: int, high: int) -> list[int]:
     """Numbers of the stories of one split: the splits take different remainders modulo four."""
     return [n for n in range(low, high) if n % 4 in table["numbers_modulo_four"]]
@@ -113,9 +119,15 @@ def tables(split: Split) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def _example(own: Table) -> list[Message]:
+    """The worked example of a kind: the form of its answers is shown, not described."""
+    ask, answer = own["example"]["ask"], own["example"]["answer"]
+    return [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]
+
+
 def rows(split: Split) -> list[dict[str, Any]]:
     """The rows of ``broad-<split>.jsonl``."""
-    table = load(f"broad-{split}")
+    table = sources(split)
     groups: dict[str, list[list[Message]]] = {}
     for kind, maker in MAKERS.items():
         made: dict[str, None] = {}
@@ -123,5 +135,6 @@ def rows(split: Split) -> list[dict[str, Any]]:
             made[text] = None
             if len(made) == PER_KIND[split]:
                 break
-        groups[kind] = [[SYSTEM, {"role": "user", "content": text}] for text in made]
+        head = [SYSTEM, *_example(table[kind])]
+        groups[kind] = [[*head, {"role": "user", "content": text}] for text in made]
     return interleave(groups, prefix=f"broad-{split}")

@@ -29,6 +29,12 @@ class TrainParams(Section):
     initialise: Literal["target", "random"] = Field(
         default="target", description="`target`: draft layers start as the target's last layers."
     )
+    soft_targets: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of each row's target that is the target model's whole distribution instead of its token.",
+    )
     softmax_tokens: int | None = Field(
         default=None,
         ge=1,

@@ -14,15 +14,25 @@ CHUNK_LOGITS = 1 << 23
 """Logits held at once: 32 MB in fp32."""
 
 
-class _TokenNLL(torch.autograd.Function):
-    """``-log softmax(hidden @ head.T)[label]`` per row.
+class _TargetCrossEntropy(torch.autograd.Function):
+    """``-sum_v p_v log softmax(hidden @ head.T)_v`` per row, ``p = (1 - share) * onehot(label) + share * teacher``.
+
+    The teacher's distribution is ``softmax(teacher_hidden @ head.T)``.
 
     The head is frozen, so the gradient of a row's loss for its hidden vector is known in the forward pass and is
     all that is kept: two products instead of the three of recomputation, memory ``M * H`` plus one chunk.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden_MH: Tensor, head_VH: Tensor, labels_M: Tensor, chunk_rows: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden_MH: Tensor,
+        head_VH: Tensor,
+        labels_M: Tensor,
+        teacher_MH: Tensor | None,
+        share: float,
+        chunk_rows: int,
+    ) -> Tensor:
         needs_gradient = ctx.needs_input_grad[0]
         losses = hidden_MH.new_empty(hidden_MH.shape[0], dtype=torch.float32)
         gradient = torch.empty_like(hidden_MH) if needs_gradient else None
@@ -31,19 +41,26 @@ class _TokenNLL(torch.autograd.Function):
             logits = (hidden_MH[rows] @ head_VH.T).float()
             label = labels_M[rows].unsqueeze(1)
             log_total = logits.logsumexp(dim=1, keepdim=True)
-            losses[rows] = (log_total - logits.gather(1, label)).squeeze(1)
+            reached = logits.gather(1, label) * (1.0 - share)
+            soft = None
+            if teacher_MH is not None and share > 0:
+                soft = (teacher_MH[rows].to(head_VH.dtype) @ head_VH.T).float().softmax(dim=1).mul_(share)
+                reached += (soft * logits).sum(dim=1, keepdim=True)
+            losses[rows] = (log_total - reached).squeeze(1)
             if gradient is not None:
                 probabilities = logits.sub_(log_total).exp_()
-                probabilities.scatter_add_(1, label, torch.full_like(log_total, -1.0))
+                probabilities.scatter_add_(1, label, torch.full_like(log_total, share - 1.0))
+                if soft is not None:
+                    probabilities.sub_(soft)
                 gradient[rows] = (probabilities.to(head_VH.dtype) @ head_VH).to(gradient.dtype)
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return losses
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * grad_outputs[0].unsqueeze(1).to(gradient.dtype), None, None, None
+        return gradient * grad_outputs[0].unsqueeze(1).to(gradient.dtype), None, None, None, None, None
 
 
 def token_nll(hidden_MH: Tensor, head_VH: Tensor, labels_M: Tensor, *, chunk_rows: int | None = None) -> Tensor:
@@ -52,6 +69,27 @@ def token_nll(hidden_MH: Tensor, head_VH: Tensor, labels_M: Tensor, *, chunk_row
     ``labels_M`` index rows of ``head_VH``. The weighting of rows is left to the caller, so every objective that
     is a weighted sum of these terms (fixed weights, or weights computed from the detached likelihoods) can use it.
     """
+    return target_cross_entropy(hidden_MH, head_VH, labels_M, chunk_rows=chunk_rows)
+
+
+def target_cross_entropy(
+    hidden_MH: Tensor,
+    head_VH: Tensor,
+    labels_M: Tensor,
+    *,
+    teacher_MH: Tensor | None = None,
+    share: float = 0.0,
+    chunk_rows: int | None = None,
+) -> Tensor:
+    """``[M]`` fp32 cross-entropies against ``(1 - share) * onehot(label) + share * softmax(teacher @ head.T)``.
+
+    ``teacher_MH``: the target's hidden states after its final norm at the rows that predict the labels; no gradient
+    reaches it. Both distributions are over the rows of ``head_VH``. Raises ``ValueError`` if a share above 0 has no
+    teacher.
+    """
+    if share > 0 and teacher_MH is None:
+        raise ValueError(f"a share of {share} of soft targets needs the teacher's hidden states")
     rows = chunk_rows or max(1, CHUNK_LOGITS // head_VH.shape[0])
-    out: Tensor = _TokenNLL.apply(hidden_MH, head_VH, labels_M, rows)  # type: ignore[no-untyped-call]
+    apply: Any = _TargetCrossEntropy.apply
+    out: Tensor = apply(hidden_MH, head_VH, labels_M, teacher_MH, share, rows)
     return out

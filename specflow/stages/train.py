@@ -78,7 +78,8 @@ def _run(inputs: Inputs, params: DFlashParams, context: Context) -> Metrics:
     weights, reader = TargetWeights(target.path), FeatureReader(features.path)
     _check_contract(reader.contract, fingerprint, weights, target.key, features.key)
     layer_ids = params.layer_ids or reader.contract.layer_ids
-    documents = Documents(reader, columns=_columns(layer_ids, reader.contract))
+    columns = _columns(layer_ids, reader.contract)
+    documents = Documents(reader, columns=columns, last_hidden=params.train.soft_targets > 0)
     train = reader.indices("train")
     coverage = Coverage.of(documents, train)
     if not coverage.legal_anchors:

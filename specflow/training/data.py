@@ -52,13 +52,17 @@ class TrainingDocument:
     supervised_T: Tensor
     features_TKH: Tensor
     """Only the drafter's layers; the dtype they are stored in."""
+    last_hidden_TH: Tensor | None = None
+    """Kept for soft targets only."""
 
 
 class Documents:
     """Documents of a source by position, with the drafter's layers only; kept in memory up to ``limit`` bytes."""
 
-    def __init__(self, source: FeatureSource, *, columns: Sequence[int], limit: int = MEMORY_LIMIT) -> None:
-        self._source = source
+    def __init__(
+        self, source: FeatureSource, *, columns: Sequence[int], limit: int = MEMORY_LIMIT, last_hidden: bool = False
+    ) -> None:
+        self._source, self._last_hidden = source, last_hidden
         self._columns = torch.tensor(list(columns))
         self._kept: dict[int, TrainingDocument] = {}
         self._room = limit
@@ -73,8 +77,9 @@ class Documents:
             token_ids_T=stored.token_ids_T.clone(),
             supervised_T=stored.supervised_T.clone(),
             features_TKH=stored.features_TKH.index_select(1, self._columns),
+            last_hidden_TH=stored.last_hidden_TH.clone() if self._last_hidden else None,
         )
-        size = made.features_TKH.numel() * made.features_TKH.element_size()
+        size = sum(t.numel() * t.element_size() for t in (made.features_TKH, made.last_hidden_TH) if t is not None)
         if size <= self._room:
             self._room -= size
             self._kept[position] = made
@@ -99,6 +104,7 @@ def source_of(document: TrainingDocument, *, anchors: int, seed: int, epoch: int
         token_ids_T=document.token_ids_T,
         supervised_T=document.supervised_T,
         features_TKH=document.features_TKH,
+        last_hidden_TH=document.last_hidden_TH,
         anchors=sample_anchors(document.supervised_T, anchors, seed=seed, epoch=epoch, document=document.index),
     )
 

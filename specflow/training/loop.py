@@ -129,6 +129,7 @@ class Trainer:
             sources,
             self._frozen,
             decay=self._decay,
+            soft_targets=p.soft_targets,
             documents_per_pass=p.documents_per_pass,
             autocast=self._autocast,
         )

@@ -47,11 +47,13 @@ def accumulate_gradients(
     frozen: FrozenEnds,
     *,
     decay: float,
+    soft_targets: float = 0.0,
     documents_per_pass: int | None = None,
     autocast: bool = False,
 ) -> StepSums:
-    """Add the gradient of ``sum M w (-log q) / sum M w`` over all ``sources`` to the parameters' ``grad``.
+    """Add the gradient of ``sum M w CE / sum M w`` over all ``sources`` to the parameters' ``grad``.
 
+    ``soft_targets``: see ``weighted_cross_entropy``; above 0 the sources carry ``last_hidden_TH``.
     ``documents_per_pass`` bounds the memory of a pass; none: one pass. ``autocast``: bf16 products.
     """
     size = network.geometry.block_size
@@ -64,7 +66,15 @@ def accumulate_gradients(
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             hidden = hidden_of(network, blocks, frozen)
             labels = frozen.rows(blocks.labels_NM, blocks.valid_NM)
-            terms = weighted_cross_entropy(hidden, frozen.head_RH, labels, blocks.valid_NM, decay=decay)
+            terms = weighted_cross_entropy(
+                hidden,
+                frozen.head_RH,
+                labels,
+                blocks.valid_NM,
+                decay=decay,
+                teacher_NMH=blocks.teacher_NMH,
+                soft_targets=soft_targets,
+            )
         # Anchors are legal only if their first label is supervised, so a pass with blocks has weight.
         (terms.weighted_loss / max(weight, 1e-9)).backward()  # type: ignore[no-untyped-call]
         total += float(terms.weighted_loss.detach())

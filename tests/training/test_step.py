@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
-from specflow.drafters.cross_entropy import token_nll
+from specflow.drafters.cross_entropy import target_cross_entropy, token_nll
 from specflow.drafters.dflash.blocks import Source, assemble
 from specflow.drafters.dflash.objective import default_decay, position_weights
 from specflow.training.data import source_of
@@ -102,3 +103,45 @@ def test_chunked_likelihood_and_gradient_equal_autograd_in_float64(chunk: int | 
 def test_position_weights_and_defaults() -> None:
     assert position_weights(4, 2.0).tolist() == pytest.approx([1.0, math.exp(-0.5), math.exp(-1.0)])
     assert [default_decay(b) for b in (16, 10, 8, 6)] == [7.0, 5.0, 4.0, 3.0]
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+@pytest.mark.parametrize("chunk", [2, 64])
+def test_soft_targets_equal_float64_in_value_and_gradient(share: float, chunk: int) -> None:
+    g = torch.Generator().manual_seed(5)
+    hidden, teacher, head = (torch.randn(n, 12, generator=g) for n in (7, 7, 23))
+    labels = torch.randint(23, (7,), generator=g)
+    wanted = hidden.double().requires_grad_()
+    teacher_p = (teacher.double() @ head.double().T).softmax(1)
+    target = (1 - share) * torch.nn.functional.one_hot(labels, 23).double() + share * teacher_p
+    expected = -(target * (wanted @ head.double().T).log_softmax(1)).sum(1)
+    weights = torch.linspace(0.5, 2.0, 7)
+    (expected * weights.double()).sum().backward()
+    found = hidden.clone().requires_grad_()
+    losses = target_cross_entropy(found, head, labels, teacher_MH=teacher, share=share, chunk_rows=chunk)
+    (losses * weights).sum().backward()
+    assert wanted.grad is not None
+    assert found.grad is not None
+    torch.testing.assert_close(losses.double(), expected.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.grad.double(), wanted.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_soft_targets_without_a_teacher_are_refused() -> None:
+    with pytest.raises(ValueError, match="teacher"):
+        target_cross_entropy(torch.zeros(1, 4), torch.zeros(3, 4), torch.zeros(1, dtype=torch.int64), share=0.5)
+
+
+def test_the_teacher_of_a_label_is_the_row_before_it() -> None:
+    _, docs = documents()
+    plain = source_of(docs.get(0), anchors=6, seed=3, epoch=0)
+    rows = torch.arange(plain.token_ids_T.numel(), dtype=torch.float32).unsqueeze(1)
+    blocks = assemble([dataclasses.replace(plain, last_hidden_TH=rows)], block_size=5)
+    assert blocks is not None
+    assert blocks.teacher_NMH is not None
+    for n, anchor in enumerate(plain.anchors.tolist()):
+        for j in range(1, 5):
+            if blocks.valid_NM[n, j - 1]:
+                assert blocks.teacher_NMH[n, j - 1].item() == anchor + j - 1
+    without = assemble([plain], block_size=5)
+    assert without is not None
+    assert without.teacher_NMH is None

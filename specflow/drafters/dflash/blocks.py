@@ -23,6 +23,8 @@ class Source:
     features_TKH: Tensor
     anchors: Tensor
     """Increasing positions; may be empty."""
+    last_hidden_TH: Tensor | None = None
+    """The target's hidden states after its final norm; needed for soft targets only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,8 @@ class Blocks:
     features_SKH: Tensor
     """Context rows up to the last anchor of each document: nothing later is visible to any block."""
     context_positions_S: Tensor
+    teacher_NMH: Tensor | None = None
+    """The target's last hidden state at the row that predicts each label; none if a source has none."""
 
 
 def labels_and_validity(
@@ -56,6 +60,7 @@ def labels_and_validity(
 def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
     """All blocks of ``sources``; none if no document has an anchor."""
     spans, labels, valid, anchors, ids, features, positions = [], [], [], [], [], [], []
+    teachers: list[Tensor | None] = []
     context_end = block_end = 0
     for source in sources:
         count = source.anchors.numel()
@@ -73,9 +78,11 @@ def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
         ids.append(source.token_ids_T[source.anchors])
         features.append(source.features_TKH[:length].float())
         positions.append(torch.arange(length))
+        teachers.append(_teacher(source, block_size))
     if not spans:
         return None
     visible = torch.cat(anchors)
+    known = [teacher for teacher in teachers if teacher is not None]
     return Blocks(
         anchor_ids_N=torch.cat(ids),
         positions_NB=visible.unsqueeze(1) + torch.arange(block_size),
@@ -85,7 +92,16 @@ def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
         spans=tuple(spans),
         features_SKH=torch.cat(features),
         context_positions_S=torch.cat(positions),
+        teacher_NMH=torch.cat(known) if len(known) == len(teachers) else None,
     )
+
+
+def _teacher(source: Source, block_size: int) -> Tensor | None:
+    """``[N, B-1, H]`` fp32: label j of a block is predicted by the target's row ``anchor + j - 1``."""
+    if source.last_hidden_TH is None:
+        return None
+    rows = source.anchors.unsqueeze(1) + torch.arange(block_size - 1)
+    return source.last_hidden_TH[rows.clamp(max=source.token_ids_T.numel() - 1)].float()
 
 
 def block_embeddings(anchor_embeds_NH: Tensor, mask_embed_H: Tensor, *, block_size: int) -> Tensor:

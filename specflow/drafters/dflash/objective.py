@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specflow.drafters.cross_entropy import token_nll
+from specflow.drafters.cross_entropy import target_cross_entropy
 
 _DECAY_BY_BLOCK = ((16, 7.0), (10, 5.0), (8, 4.0))
 
@@ -20,7 +20,7 @@ class LossTerms:
     """Sums; the ratio is formed once, over everything that belongs to one optimiser step."""
 
     weighted_loss: Tensor
-    """``sum M w (-log q)``, scalar, differentiable."""
+    """``sum M w CE``, scalar, differentiable."""
     weight: Tensor
     """``sum M w``, scalar."""
     valid_M: Tensor
@@ -46,11 +46,27 @@ def total_weight(valid_NM: Tensor, *, decay: float) -> Tensor:
 
 
 def weighted_cross_entropy(
-    hidden_NMH: Tensor, head_VH: Tensor, labels_NM: Tensor, valid_NM: Tensor, *, decay: float
+    hidden_NMH: Tensor,
+    head_VH: Tensor,
+    labels_NM: Tensor,
+    valid_NM: Tensor,
+    *,
+    decay: float,
+    teacher_NMH: Tensor | None = None,
+    soft_targets: float = 0.0,
 ) -> LossTerms:
-    """Loss of rows 1..B-1. ``labels_NM`` index rows of ``head_VH``; rows that are not valid never reach the head."""
+    """Loss of rows 1..B-1. ``labels_NM`` index rows of ``head_VH``; rows that are not valid never reach the head.
+
+    ``soft_targets``: share of each row's target that is the teacher's distribution, the rest is the token itself.
+    """
     weights = position_weights(labels_NM.shape[1] + 1, decay).expand_as(labels_NM)[valid_NM]
-    losses = token_nll(hidden_NMH[valid_NM], head_VH, labels_NM[valid_NM])
+    losses = target_cross_entropy(
+        hidden_NMH[valid_NM],
+        head_VH,
+        labels_NM[valid_NM],
+        teacher_MH=None if teacher_NMH is None else teacher_NMH[valid_NM],
+        share=soft_targets,
+    )
     return LossTerms(
         weighted_loss=(losses * weights).sum(),
         weight=weights.sum(),
