@@ -37,7 +37,7 @@ def _plain_reader() -> Any:
     import numpy as np
     from gguf import GGUFReader
 
-    class PlainReader(GGUFReader):  # type: ignore[misc]
+    class PlainReader(GGUFReader):
         @property
         def data(self) -> Any:
             return self._plain

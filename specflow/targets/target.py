@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from specflow.targets.attention import IMPLEMENTATION, register
 from specflow.targets.base import TargetError, TargetOutput
 from specflow.targets.cache import Cache
+from specflow.targets.huge_pages import use_huge_pages
 from specflow.targets.linear import PackingReport
 from specflow.targets.probe import choose_precision, choose_threads
 from specflow.targets.speed import Replacements, replace_linears, replace_norms
@@ -25,6 +26,8 @@ from specflow.targets.support import check_supported
 
 PRECISIONS = ("fp32", "bf16", "packed", "auto")
 PROBE_ROWS = 12
+WORTH_HUGE_PAGES = 64 << 20
+"""Bytes of weights: smaller models fit the processor's caches, where small pages cost little."""
 
 
 class Target:
@@ -81,7 +84,11 @@ class Target:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
         model.eval().requires_grad_(False)
         tokenizer = AutoTokenizer.from_pretrained(path)
-        return Target(model, tokenizer, path=path, precision=precision, threads=threads)
+        size = sum(p.numel() * p.element_size() for p in model.parameters())  # the engine may keep fewer of them
+        target = Target(model, tokenizer, path=path, precision=precision, threads=threads)
+        if size >= WORTH_HUGE_PAGES:
+            use_huge_pages()
+        return target
 
     def new_cache(self, batch: int, capacity: int) -> Cache:
         """An empty cache for ``batch`` requests of up to ``capacity`` positions each."""

@@ -57,7 +57,6 @@ class ForkedProcess:
     status: int
     """Pipe from the fork server: how the process ended, or nothing more if the server is gone."""
     code: int | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def poll(self) -> int | None:
         return self._ask(0.0)
@@ -73,21 +72,19 @@ class ForkedProcess:
             if self._ask(TERMINATE_SECONDS) is None:
                 signal_group(self.pid, signal.SIGKILL)
                 self.wait()
-        with self._lock:
-            for descriptor in (self.watchdog, self.status):
-                if descriptor >= 0:
-                    os.close(descriptor)
-            self.watchdog = self.status = -1
+        for descriptor in (self.watchdog, self.status):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.watchdog = self.status = -1
 
     def _ask(self, seconds: float | None) -> int | None:
         """The code, waited for up to ``seconds``."""
-        with self._lock:
-            if self.code is None and select.select([self.status], [], [], seconds)[0]:
-                word, _, number = _line(self.status).partition(" ")
-                if word != "code":  # the server was killed; it would have ended the group
-                    signal_group(self.pid, signal.SIGKILL)
-                self.code = int(number) if word == "code" else KILLED
-            return self.code
+        if self.code is None and select.select([self.status], [], [], seconds)[0]:
+            word, _, number = _line(self.status).partition(" ")
+            if word != "code":  # the server was killed; it would have ended the group
+                signal_group(self.pid, signal.SIGKILL)
+            self.code = int(number) if word == "code" else KILLED
+        return self.code
 
 
 @dataclass(slots=True)

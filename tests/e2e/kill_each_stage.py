@@ -92,11 +92,12 @@ def _made(store: Path) -> dict[str, float]:
 def _left_over(store: Path) -> list[str]:
     """Processes that name the store, after some time to notice that their parent is gone."""
     deadline = time.time() + GONE_SECONDS
+    mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     while True:
         found = [
             f"{p.pid} {' '.join(p.info['cmdline'])[:80]}"
             for p in psutil.process_iter(["cmdline"])
-            if p.pid != os.getpid() and str(store) in " ".join(p.info["cmdline"] or ())
+            if p.pid not in mine and str(store) in " ".join(p.info["cmdline"] or ())
         ]
         if not found or time.time() > deadline:
             return found
