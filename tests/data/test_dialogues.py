@@ -164,7 +164,7 @@ def test_the_row_has_every_turn_with_its_own_ids() -> None:
     assert row["turns"] == [{"prompt_ids": p, "answer_ids": a, "finish": "stop"} for p, a in pairs]
     assert (row["prompt_ids"], row["answer_ids"]) == pairs[-1]
     assert (row["tools"], row["thinking"], row["finish"]) == (None, False, "stop")
-    assert row["answered"] == [1, 3, 5]
+    assert row["answered"] == [2, 4, 6]
     assert "turns" not in conversation(dialogue, greedy=True, every_turn=False, further={})
 
 
