@@ -47,8 +47,8 @@ def test_unknown_where_the_target_is_not_here(tmp_path: Path) -> None:
 
 def test_unknown_where_prompts_are_no_lines(tmp_path: Path) -> None:
     for name in ("train.parquet", "train.json"):
-        asked = config(tmp_path, f"regenerate.train.0.path={name}")
         (tmp_path / name).write_text("[]\n")
+        asked = config(tmp_path, f"regenerate.train.0.path={name}")
         assert feature_estimate(asked.capture, asked) is None
     asked = config(tmp_path, 'regenerate.train=[{"dataset": "somebody/prompts", "kind": "k"}]')
     assert feature_estimate(asked.capture, asked) is None
