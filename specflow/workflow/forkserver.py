@@ -90,8 +90,9 @@ def _serve(control: socket.socket) -> list[str] | None:
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(waker)
+    sources: list[socket.socket | int] = [control, wake]
     while True:
-        readable, _, _ = select.select([control, wake], [], [])
+        readable, _, _ = select.select(sources, [], [])
         if wake in readable:
             os.read(wake, 4096)
             _report_ended(running)

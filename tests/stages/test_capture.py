@@ -260,7 +260,7 @@ def test_documents_that_are_not_finite_are_set_aside_and_counted(
     def spoil(self: Capturer, batch: Any) -> list[Captured]:
         made = honest(self, batch)
         for i, c in zip(batch.documents, made, strict=True):
-            if self._documents[i] == victim:
+            if list(self._documents[i]) == list(victim):
                 c.features_TKH[1, 0, 3] = float("nan")
         return made
 

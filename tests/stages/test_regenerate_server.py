@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,13 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def params(folder: Path, url: str, *, train: list[Any] | None = None, **more: Any) -> RegenerateParams:
+def params(
+    folder: Path, url: str, *, train: list[Any] | None = None, heldout: Sequence[str] = ("held",), **more: Any
+) -> RegenerateParams:
     rows = [{"messages": [user(t)]} for t in TEXTS] if train is None else [{"messages": m} for m in train]
     files = {
         "train": write_lines(folder / "prompts/train.jsonl", rows),
-        "heldout": write_lines(folder / "prompts/heldout.jsonl", [{"messages": [user("held")]}]),
+        "heldout": write_lines(folder / "prompts/heldout.jsonl", [{"messages": [user(t)]} for t in heldout]),
     }
     server = {"url": url, "concurrency": 4, "retries": 6, "backoff": 0.01, **more.pop("server", {})}
     return RegenerateParams.model_validate(
@@ -360,7 +363,7 @@ def test_token_ids_of_a_server_are_used_wherever_it_puts_them(root: Path, tmp_pa
         prompt = tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True, return_dict=False)
         last = body["messages"][-1]["content"]
         ids = tokenizer.encode(f"yes {last}", add_special_tokens=False)
-        if last == "row 0":  # as one engine does it
+        if last in ("row 0", "held"):  # as one engine does it
             return {**completion(f"yes {last}", token_ids=[*ids, end]), "prompt_token_ids": prompt}
         if last == "row 1":  # as another does it
             return completion(f"yes {last}", token_ids=[*ids, end], prompt_token_ids=prompt)
@@ -377,8 +380,8 @@ def test_token_ids_of_a_server_are_used_wherever_it_puts_them(root: Path, tmp_pa
         section = params(tmp_path, server.url, train=[[user(f"row {n}")] for n in range(6)], max_skipped=0.5)
         metrics = run(root, context, section)
     made = rows(context)
-    assert reasons(context) == [(6, "no_end_token"), (1, "no_end_token")]
-    assert [r["messages"][-1]["content"] for r in made] == [f"yes row {n}" for n in range(5)]
+    assert reasons(context) == [(6, "no_end_token")]
+    assert [r["messages"][-1]["content"] for r in made] == [*(f"yes row {n}" for n in range(5)), "yes held"]
     for n, row in enumerate(made[:4]):
         assert row["answer_ids"] == [*tokenizer.encode(f"yes row {n}", add_special_tokens=False), end]
         text = f"<|im_start|>user\nrow {n}<|im_end|>\n<|im_start|>assistant\n"
@@ -421,19 +424,22 @@ def test_a_mode_that_is_not_the_declared_one_is_set_aside(root: Path, tmp_path: 
         "row 2": completion("yes", message={"reasoning_content": "hm"}),
         "row 3": completion("hm, hm", finish="length", token_ids=[5, 6]),
         "held": completion("hm</think>yes"),
+        "held too": completion("yes"),
     }
 
     def ask(thinking: bool | None) -> FakeContext:
         context = FakeContext(tmp_path / f"work-{thinking}")
         with FakeServer(answer=lambda body: answers[body["messages"][-1]["content"]]) as server:
             train = [[user(f"row {n}")] for n in range(4)]
-            section = params(tmp_path, server.url, train=train, thinking=thinking, max_skipped=0.7)
+            section = params(
+                tmp_path, server.url, train=train, heldout=("held", "held too"), thinking=thinking, max_skipped=0.7
+            )
             assert run(root, context, section)["thinking"] == thinking
         return context
 
     off, on, undeclared = ask(False), ask(True), ask(None)
     assert reasons(off) == [(2, "thinking_not_declared"), (3, "thinking_not_declared"), (1, "thinking_not_declared")]
-    assert reasons(on) == [(1, "thinking_missing")]
+    assert reasons(on) == [(1, "thinking_missing"), (2, "thinking_missing")]
     assert reasons(undeclared) == []
     (thought,) = [r for r in rows(on) if "reasoning_content" in r["messages"][-1]]
     assert thought["messages"][-1] == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
@@ -452,13 +458,17 @@ def test_answers_that_ended_by_length_are_marked_or_dropped(
 
     context = FakeContext(tmp_path / "work")
     with FakeServer(answer=answer) as server:
-        metrics = run(root, context, params(tmp_path, server.url, length_limited=policy, max_skipped=0.0))
+        metrics = run(
+            root,
+            context,
+            params(tmp_path, server.url, heldout=("held", "whole"), length_limited=policy, max_skipped=0.0),
+        )
     cut = [t for t in [*TEXTS, "held"] if t < "row 2"]
     assert len(cut) == 13
     found = {r["messages"][0]["content"]: r["finish"] for r in rows(context)}
     kept = policy == "keep" and with_ids  # half an answer can be kept only by its ids
     marked = dict.fromkeys(cut, "length") if kept else {}
-    assert found == {**{t: "stop" for t in TEXTS if t not in cut}, **marked}
+    assert found == {**{t: "stop" for t in [*TEXTS, "whole"] if t not in cut}, **marked}
     assert metrics["dropped_by_length"] == len(reasons(context)) == (0 if kept else 13)
     assert {reason for _, reason in reasons(context)} <= {"ended_by_length"}
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from specflow.data.conversations import Message
 from specflow.data.inputs.rows import Row, to_json
 
 ASKED: Final = np.dtype([("content", "<u8", (2,)), ("row", "<u4")])
@@ -18,7 +19,7 @@ def asked_contents(row: Row) -> Iterator[bytes]:
 
     The target's own answers, which stand there instead, follow from the rest.
     """
-    given = []
+    given: list[Message] = []
     for message in row.messages:
         if message["role"] == "assistant" and not message.get("tool_calls"):
             yield to_json([given, row.tools], sort_keys=True)
