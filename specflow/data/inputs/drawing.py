@@ -25,7 +25,8 @@ def shares_of(available: Sequence[int], weights: Sequence[float] | None, rows: i
     """Rows to take from each source that has ``available`` ones."""
     if weights is None and rows is None:
         return list(available)
-    relative = [Fraction(weight) for weight in weights] if weights else [Fraction(count) for count in available]
+    # As written: 0.1 and 0.3 are one to three, which their binary forms are not.
+    relative = [Fraction(str(weight)) for weight in weights] if weights else [Fraction(count) for count in available]
     whole = sum(relative)
     if not whole:
         return [0] * len(available)

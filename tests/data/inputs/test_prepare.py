@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specflow.config.inputs import PromptSource
@@ -192,6 +192,7 @@ def test_text_without_a_utf8_form_is_set_aside(tmp_path: Path) -> None:
     weights=st.none() | st.lists(st.sampled_from([0.1, 0.3, 1.0, 2.5, 7.0]), min_size=4, max_size=4),
     rows=st.none() | st.integers(1, 60),
 )
+@example(available=[1, 3], weights=[0.1, 0.3, 0.1, 0.1], rows=None)
 def test_shares_follow_the_weights_and_use_no_row_twice(
     available: list[int], weights: list[float] | None, rows: int | None
 ) -> None:
