@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from specflow.cli import options, views
 from specflow.cli.output import bytes_text, console, duration_text, print_json
-from specflow.cli.work import open_work
+from specflow.cli.work import bad_input, open_store, open_work
 from specflow.config import resources
-from specflow.config.errors import InputErrors, InputProblem, Location
-from specflow.config.loading import load_config
-from specflow.config.root import Config
 from specflow.workflow.collection import collect_garbage, with_lineage
-from specflow.workflow.store import ArtifactNotFound, ArtifactStore
+from specflow.workflow.store import ArtifactNotFound
 
 OptionalConfig = Annotated[str | None, options.CONFIG]
 ManyConfigs = Annotated[list[str], options.CONFIG]
@@ -37,8 +33,8 @@ def status(
     """
     if config is None:
         if settings:
-            raise _bad("--set", "needs a configuration", "--config FILE beside it")
-        records = (found := _store(None, store)).records()
+            raise bad_input("--set", "needs a configuration", "--config FILE beside it")
+        records = (found := open_store(None, store)).records()
         if as_json:
             print_json({"store": str(found.root), "artifacts": [views.record_json(record) for record in records]})
             return
@@ -72,14 +68,14 @@ def show(
     as_json: options.JsonOption = False,
 ) -> None:
     """Show an artifact: lineage, metrics, parameters, files."""
-    found = _store(config, store)
+    found = open_store(config, store)
     try:
         match = found.resolve(artifact)
     except ArtifactNotFound as error:
-        raise _bad(artifact, str(error), "the start of a key as `specflow status` shows it") from error
+        raise bad_input(artifact, str(error), "the start of a key as `specflow status` shows it") from error
     record = found.record(match.kind, match.key)
     if record is None:
-        raise _bad(artifact, "the artifact vanished while it was read", "an artifact that exists")
+        raise bad_input(artifact, "the artifact vanished while it was read", "an artifact that exists")
     damage = found.verify(match) if verify else []
     if as_json:
         extra = {"path": str(match.path), "damage": damage} if verify else {"path": str(match.path)}
@@ -117,11 +113,11 @@ def gc(
     `--flow`, every known flow counts. What reachable artifacts were made from is always kept.
     """
     if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
-        raise _bad("gc", "nobody can be asked here", "--yes to remove, or --dry-run to see what would be")
+        raise bad_input("gc", "nobody can be asked here", "--yes to remove, or --dry-run to see what would be")
     works = [open_work(name, file, store=store) for name in flow or resources.names("flows") for file in config]
     roots = {work.store.root for work in works}
     if len(roots) != 1:
-        raise _bad(
+        raise bad_input(
             "--config", "the configurations name more than one store", "one store", found=", ".join(map(str, roots))
         )
     reachable = {pair for work in works for pair in work.plan(verify=False).keys}
@@ -149,17 +145,3 @@ def register(app: typer.Typer) -> None:
     app.command()(status)
     app.command()(show)
     app.command()(gc)
-
-
-def _store(config: str | None, store: Path | None) -> ArtifactStore:
-    if store is not None:
-        return ArtifactStore(store)
-    if config is not None:
-        return ArtifactStore(load_config(config).config.store)
-    default: Path = Config.model_fields["store"].default
-    return ArtifactStore(default)
-
-
-def _bad(source: str, message: str, expected: str, *, found: str = "") -> InputErrors:
-    location = Location(source=source)
-    return InputErrors([InputProblem(location=location, path="", message=message, expected=expected, found=found)])

@@ -13,10 +13,7 @@ from rich.text import Text
 
 from specflow.cli import options
 from specflow.cli.output import console, print_json
-from specflow.cli.work import open_work
-from specflow.config.errors import InputErrors, InputProblem, Location
-from specflow.config.loading import load_config
-from specflow.config.root import Config
+from specflow.cli.work import bad_input, open_store, open_work
 from specflow.workflow.record import RECORD_NAME, ArtifactRecord
 from specflow.workflow.store import ArtifactNotFound, ArtifactStore
 
@@ -70,9 +67,9 @@ def inspect(
         shown = list(itertools.islice(rows, limit))
     except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
-        raise _bad(artifact, "no rows of conversations or tokens are here", str(path), found=problem) from error
+        raise bad_input(artifact, "no rows of conversations or tokens are here", str(path), found=problem) from error
     if not shown:
-        raise _bad(artifact, "no such row", "a row that fits --row, --id, --split and --kind", found=str(path))
+        raise bad_input(artifact, "no such row", "a row that fits --row, --id, --split and --kind", found=str(path))
     if as_json:
         print_json({"path": str(path), "rows": [view.as_json() for view in shown]})
         return
@@ -134,7 +131,7 @@ def _locate(
         nodes = [node for node in work.plan(verify=False).nodes if node.kind == name]
         if not nodes or nodes[0].record is None:
             made = nodes[0].node.stage if nodes else name
-            raise _bad(name, "has not been made yet", f"run `specflow {made} --config {config} --upstream` first")
+            raise bad_input(name, "has not been made yet", f"run `specflow {made} --config {config} --upstream` first")
         return _of_record(work.store, nodes[0].record, work.store.path(name, nodes[0].key))
     path = Path(name)
     if path.exists():
@@ -144,15 +141,15 @@ def _locate(
         record = ArtifactRecord.model_validate_json((folder / RECORD_NAME).read_bytes())
         return _of_record(ArtifactStore(folder.absolute().parents[1]), record, path)
     if name in KINDS:
-        raise _bad(name, "which?", "--config FILE, a path, or the start of a key")
-    known = _store(config, store)
+        raise bad_input(name, "which?", "--config FILE, a path, or the start of a key")
+    known = open_store(config, store)
     try:
         found = known.resolve(name)
     except ArtifactNotFound as error:
-        raise _bad(name, str(error), "`tokens` or `conversations` with --config, a path, or a key") from error
+        raise bad_input(name, str(error), "`tokens` or `conversations` with --config, a path, or a key") from error
     record_found = known.record(found.kind, found.key)
     if record_found is None or found.kind not in KINDS:
-        raise _bad(name, "this artifact has no rows to show", " or ".join(KINDS), found=found.kind)
+        raise bad_input(name, "this artifact has no rows to show", " or ".join(KINDS), found=found.kind)
     return _of_record(known, record_found, found.path)
 
 
@@ -160,18 +157,6 @@ def _of_record(store: ArtifactStore, record: ArtifactRecord, path: Path) -> tupl
     keys = record.inputs.get("target", ())
     target = store.find("target", keys[0]) if keys else None
     return path, target.path if target else None
-
-
-def _store(config: str | None, store: Path | None) -> ArtifactStore:
-    if store is None and config is not None:
-        store = load_config(config).config.store
-    return ArtifactStore(store or Config.model_fields["store"].default)
-
-
-def _bad(source: str, message: str, expected: str, *, found: str = "") -> InputErrors:
-    return InputErrors(
-        [InputProblem(location=Location(source=source), path="", message=message, expected=expected, found=found)]
-    )
 
 
 def register(app: typer.Typer) -> None:

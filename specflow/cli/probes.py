@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specflow.cli.output import bytes_text
+from specflow.data.processes import usable_cores
 
 Level = Literal["ok", "warn", "fail"]
 SGLANG_VERSION = "0.5.23"
@@ -109,7 +110,7 @@ def accelerator() -> Finding:
 
 
 def threads() -> Finding:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_cores()
     busy = os.getloadavg()[0]
     found = f"{usable} usable, load {busy:.1f}"
     if busy > 0.5 * usable:

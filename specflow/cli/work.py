@@ -10,6 +10,7 @@ from specflow.config import resources
 from specflow.config.errors import InputErrors, InputProblem, Location
 from specflow.config.loading import Loaded, load_config
 from specflow.config.overrides import Override, parse_overrides
+from specflow.config.root import Config
 from specflow.workflow.flow import Flow, load_flow
 from specflow.workflow.planning import Plan, plan
 from specflow.workflow.store import ArtifactStore
@@ -62,6 +63,19 @@ def open_work(
     if problems or read is None or loaded is None:
         raise InputErrors(problems)
     return Work(read, loaded)
+
+
+def open_store(config: str | None, store: Path | None) -> ArtifactStore:
+    """The store given, else the configuration's, else the usual one."""
+    if store is None:
+        store = load_config(config).config.store if config is not None else Config.model_fields["store"].default
+    return ArtifactStore(store)
+
+
+def bad_input(source: str, message: str, expected: str, *, found: str = "") -> InputErrors:
+    """One problem of something given on the command line, to be raised."""
+    location = Location(source=source)
+    return InputErrors([InputProblem(location=location, path="", message=message, expected=expected, found=found)])
 
 
 def _key_path(path: str) -> tuple[str | int, ...]:

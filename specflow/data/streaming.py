@@ -8,12 +8,13 @@ number of workers. Workers are spawned, never forked.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from specflow.data.processes import in_order
 
 Result = TypeVar("Result")
 CHUNK_BYTES = 1 << 18
@@ -60,13 +61,7 @@ def mapped(
         return
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start, initargs=(make, arguments))
     try:
-        waiting: deque[Future[Result]] = deque()
-        for chunk in chunks(path):
-            waiting.append(pool.submit(_work, chunk))
-            if len(waiting) >= CHUNKS_PER_WORKER * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        yield from in_order(pool, _work, chunks(path), ahead=CHUNKS_PER_WORKER * workers)
     finally:
         pool.shutdown(cancel_futures=True)
 

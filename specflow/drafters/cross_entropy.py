@@ -63,15 +63,6 @@ class _TargetCrossEntropy(torch.autograd.Function):
         return gradient * grad_outputs[0].unsqueeze(1).to(gradient.dtype), None, None, None, None, None
 
 
-def token_nll(hidden_MH: Tensor, head_VH: Tensor, labels_M: Tensor, *, chunk_rows: int | None = None) -> Tensor:
-    """``[M]`` fp32 negative log likelihoods; differentiable once, with respect to ``hidden_MH`` only.
-
-    ``labels_M`` index rows of ``head_VH``. The weighting of rows is left to the caller, so every objective that
-    is a weighted sum of these terms (fixed weights, or weights computed from the detached likelihoods) can use it.
-    """
-    return target_cross_entropy(hidden_MH, head_VH, labels_M, chunk_rows=chunk_rows)
-
-
 def target_cross_entropy(
     hidden_MH: Tensor,
     head_VH: Tensor,
@@ -84,7 +75,8 @@ def target_cross_entropy(
     """``[M]`` fp32 cross-entropies against ``(1 - share) * onehot(label) + share * softmax(teacher @ head.T)``.
 
     ``teacher_MH``: the target's hidden states after its final norm at the rows that predict the labels; no gradient
-    reaches it. Both distributions are over the rows of ``head_VH``. Raises ``ValueError`` if a share above 0 has no
+    reaches it. Both distributions are over the rows of ``head_VH``. Differentiable once, with respect to ``hidden_MH``
+    only. The weighting of rows is left to the caller. Raises ``ValueError`` if a share above 0 has no
     teacher.
     """
     if share > 0 and teacher_MH is None:

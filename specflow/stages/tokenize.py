@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +86,9 @@ def _notes(tally: Tally) -> Iterable[str]:
 
 
 def _workers(params: TokenizeParams, rows: Path) -> int:
-    return params.workers or min(os.cpu_count() or 1, 1 + rows.stat().st_size // BYTES_PER_WORKER)
+    from specflow.data.processes import usable_cores
+
+    return params.workers or min(usable_cores(), 1 + rows.stat().st_size // BYTES_PER_WORKER)
 
 
 def _options(params: TokenizeParams) -> Options:

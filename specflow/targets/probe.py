@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from specflow_kernels.packed_linear import packed_linear_supported
 
+from specflow.data.processes import usable_cores
 from specflow.targets.linear import PackingReport, packed_product
 
 ROWS = (1, 6, 64)
@@ -36,7 +37,7 @@ def choose_threads() -> int:
     than one thread, so the median counts, not the best. A neighbour that is only starting (the
     workflow's own server, say) must not decide for a whole stage: a "no" is asked again after a pause.
     """
-    cores = torch.get_num_threads() if torch.get_num_threads() > 1 else _cores()
+    cores = torch.get_num_threads() if torch.get_num_threads() > 1 else usable_cores()
     if cores == 1:
         return 1
     for attempt in range(ATTEMPTS):
@@ -56,12 +57,6 @@ def _median_seconds(threads: int, *, samples: int = 15) -> float:
         return sorted(best_seconds(partial(F.linear, x, weight), repeats=1) for _ in range(samples))[samples // 2]
     finally:
         torch.set_num_threads(before)
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def choose_precision(hidden: int, intermediate: int) -> str:

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from specflow.drafters.cross_entropy import target_cross_entropy, token_nll
+from specflow.drafters.cross_entropy import target_cross_entropy
 from specflow.drafters.dflash.blocks import Source, assemble
 from specflow.drafters.dflash.objective import default_decay, position_weights
 from specflow.training.data import source_of
@@ -92,7 +92,7 @@ def test_chunked_likelihood_and_gradient_equal_autograd_in_float64(chunk: int | 
     reference = hidden.detach().double().requires_grad_(True)
     expected = torch.nn.functional.cross_entropy(reference @ head.double().T, labels, reduction="none")
     (expected * weights.double()).sum().backward()
-    losses = token_nll(hidden, head, labels, chunk_rows=chunk)
+    losses = target_cross_entropy(hidden, head, labels, chunk_rows=chunk)
     (losses * weights).sum().backward()
     assert reference.grad is not None
     assert hidden.grad is not None

@@ -42,7 +42,7 @@ def execution(store: ArtifactStore, registry: Registry, name: str = "run") -> tu
 
 
 def workers(store: ArtifactStore) -> list[psutil.Process]:
-    """Processes whose command line names the store."""
+    """Processes whose command line names the store, the oldest first."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -50,7 +50,7 @@ def workers(store: ArtifactStore) -> list[psutil.Process]:
                 found.append(process)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return sorted(found, key=lambda process: process.pid)
 
 
 def until(condition: object, seconds: float = 60.0) -> None:

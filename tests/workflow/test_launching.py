@@ -15,12 +15,12 @@ import pytest
 
 from specflow.workflow.flow import Flow
 from specflow.workflow.launching import Launcher, NewProcess, launcher
-from specflow.workflow.planning import PlannedNode, plan
+from specflow.workflow.planning import plan
 from specflow.workflow.registry import STAGES, Registry
 from specflow.workflow.store import ArtifactStore
 from tests.workflow.conftest import ROOT
 from tests.workflow.fakes.params import FakeConfig, SourceParams
-from tests.workflow.test_execution import execution, lines, until
+from tests.workflow.test_execution import execution, lines, planned_source, until, workers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forking is used on Linux only")
 PRELOADED = ("colorsys",)
@@ -31,22 +31,6 @@ PRELOADED = ("colorsys",)
 def forking(store: ArtifactStore) -> Iterator[Launcher]:
     with launcher(store.logs, PRELOADED) as found:
         yield found
-
-
-def source(flow: Flow, registry: Registry, store: ArtifactStore, params: SourceParams) -> PlannedNode:
-    return plan(flow, FakeConfig(source=params), store, registry=registry).node("numbers")
-
-
-def processes(store: ArtifactStore) -> list[psutil.Process]:
-    """Those whose command line names the store: the fork server first, then what it forked."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if str(store.root) in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return sorted(found, key=lambda process: process.pid)
 
 
 def test_a_forked_stage_makes_the_same_as_a_new_process(
@@ -93,10 +77,10 @@ def test_a_killed_process_fails_its_stage_and_the_next_is_started(
     run.launcher = forking
     slow = SourceParams(count=8, seconds=0.05, side_log=side_log, child=True)
     results = []
-    thread = threading.Thread(target=lambda: results.append(run.run(source(flow, registry, store, slow))))
+    thread = threading.Thread(target=lambda: results.append(run.run(planned_source(flow, registry, store, slow))))
     thread.start()
     until(lambda: lines(side_log))
-    server, stage = processes(store)
+    server, stage = workers(store)
     everyone = [server, stage, *stage.children(recursive=True)]
     assert len(everyone) == 3
     assert os.getsid(stage.pid) == os.getpgid(stage.pid) == stage.pid
@@ -106,7 +90,7 @@ def test_a_killed_process_fails_its_stage_and_the_next_is_started(
     assert "signal 9" in results[0].message
     ended = everyone[1:] if victim == "stage" else everyone
     assert psutil.wait_procs(ended, timeout=10)[1] == []
-    assert run.run(source(flow, registry, store, SourceParams(count=8))).status == "made"
+    assert run.run(planned_source(flow, registry, store, SourceParams(count=8))).status == "made"
     assert forking.obstacle == ("" if victim == "stage" else "the fork server ended")
 
 
@@ -114,7 +98,7 @@ def test_where_a_thread_runs_nothing_is_forked(flow: Flow, registry: Registry, s
     with launcher(store.logs, ("tests.workflow.fakes.starts_a_thread",)) as found:
         run, text = execution(store, registry)
         run.launcher = found
-        assert run.run(source(flow, registry, store, SourceParams())).status == "made", text.getvalue()
+        assert run.run(planned_source(flow, registry, store, SourceParams())).status == "made", text.getvalue()
         assert found.obstacle == "2 threads run after the imports, expected 1"
 
 
@@ -158,12 +142,12 @@ def test_ending_takes_what_the_stage_left_behind_and_a_stage_that_does_not_liste
     side_log = tmp_path / "side.log"
     run, _ = execution(store, registry)
     run.launcher = forking
-    node = source(flow, registry, store, SourceParams(count=2, side_log=side_log, child=True))
+    node = planned_source(flow, registry, store, SourceParams(count=2, side_log=side_log, child=True))
     assert run.run(node).status == "made"
-    (server,) = processes(store)
+    (server,) = workers(store)
     until(lambda: not server.children(recursive=True), 10.0)
     spec = store.logs / "again.json"
-    slow = source(flow, registry, store, SourceParams(count=3, seconds=30.0, child=True, side_log=side_log))
+    slow = planned_source(flow, registry, store, SourceParams(count=3, seconds=30.0, child=True, side_log=side_log))
     spec.write_text(run._work(slow).model_dump_json())
     reader, writer = os.pipe()
     process = forking.start(spec, writer, log=store.logs / "again.log")

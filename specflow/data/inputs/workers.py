@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from itertools import islice
 from typing import Protocol
 
 from specflow.data.inputs.chunk import Report, Task, work
+from specflow.data.processes import in_order, usable_cores
 
 AHEAD = 2
 """Chunks per worker that are begun before their result is asked for."""
@@ -23,8 +21,7 @@ class Results(Protocol):
 
 def worker_count(asked: int | None, *, chunks: int) -> int:
     """As many as asked for, or one per core, but not more than the largest source has chunks."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return max(1, min(asked or cores, chunks))
+    return max(1, min(asked or usable_cores(), chunks))
 
 
 @contextmanager
@@ -36,17 +33,4 @@ def working(workers: int) -> Iterator[Results]:
     # A fresh interpreter: a fork would inherit the threads and locks of whatever this process has imported.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        yield lambda tasks: _ordered(pool, tasks, ahead=AHEAD * workers)
-
-
-def _ordered(pool: ProcessPoolExecutor, tasks: Sequence[Task], *, ahead: int) -> Iterator[Report]:
-    waiting: deque[Future[Report]] = deque()
-    remaining = iter(tasks)
-    try:
-        waiting.extend(pool.submit(work, task) for task in islice(remaining, ahead))
-        while waiting:
-            yield waiting.popleft().result()
-            waiting.extend(pool.submit(work, task) for task in islice(remaining, 1))
-    finally:
-        for future in waiting:
-            future.cancel()
+        yield lambda tasks: in_order(pool, work, tasks, ahead=AHEAD * workers)

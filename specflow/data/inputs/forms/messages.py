@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specflow.config.inputs import PromptSource
-from specflow.data.inputs.forms.registry import found_key, registered, with_system
-from specflow.data.tools import Malformed
+from specflow.data.inputs.forms.registry import found_key, registered, turns_of, with_system
 
 KEYS = ("messages", "conversations", "conversation")
 
@@ -19,11 +18,7 @@ class Messages:
         return key is not None and (key == "messages" or _has_roles(row[key])) and not _has_from(row[key])
 
     def messages(self, row: Mapping[str, Any], source: PromptSource) -> Any:
-        key = found_key(row, source.fields.messages, KEYS)
-        if key is None:
-            expected = source.fields.messages or "messages"
-            raise Malformed("no_messages", f"expected the key {expected}, found {sorted(map(str, row))}")
-        turns = row[key]
+        turns = turns_of(row, source, KEYS)
         return with_system(row, source, turns) if isinstance(turns, list) and turns else turns
 
 

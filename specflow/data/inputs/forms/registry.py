@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, get_args
 
 from specflow.config.inputs import Form, PromptSource
+from specflow.data.tools import Malformed
 
 
 class Adapter(Protocol):
@@ -63,6 +64,15 @@ def detect(rows: Iterable[Any], source: PromptSource) -> str | None:
 def found_key(row: Mapping[str, Any], declared: str | None, usual: tuple[str, ...]) -> str | None:
     """The key that holds a value: the declared one, or the first of the usual ones."""
     return next((key for key in ((declared,) if declared else usual) if row.get(key) is not None), None)
+
+
+def turns_of(row: Mapping[str, Any], source: PromptSource, usual: tuple[str, ...]) -> Any:
+    """The row's turns, under the declared key or the first of the usual ones that it has; raises :class:`Malformed`."""
+    key = found_key(row, source.fields.messages, usual)
+    if key is None:
+        expected = source.fields.messages or usual[0]
+        raise Malformed("no_messages", f"expected the key {expected}, found {sorted(map(str, row))}")
+    return row[key]
 
 
 def with_system(row: Mapping[str, Any], source: PromptSource, turns: list[Any]) -> list[Any]:

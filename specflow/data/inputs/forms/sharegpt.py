@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specflow.config.inputs import PromptSource
-from specflow.data.inputs.forms.registry import found_key, registered, with_system
+from specflow.data.inputs.forms.registry import found_key, registered, turns_of, with_system
 from specflow.data.tools import Malformed
 
 KEYS = ("conversations", "conversation", "messages")
@@ -33,11 +33,7 @@ class ShareGpt:
         return isinstance(turns, list) and any(isinstance(turn, dict) and "from" in turn for turn in turns)
 
     def messages(self, row: Mapping[str, Any], source: PromptSource) -> Any:
-        key = found_key(row, source.fields.messages, KEYS)
-        if key is None:
-            expected = source.fields.messages or "conversations"
-            raise Malformed("no_messages", f"expected the key {expected}, found {sorted(map(str, row))}")
-        turns = row[key]
+        turns = turns_of(row, source, KEYS)
         if not isinstance(turns, list) or not turns:
             return turns
         return with_system(row, source, [_turn(turn, position) for position, turn in enumerate(turns)])
