@@ -1,0 +1,75 @@
+"""Hidden states in 8 bits: e4m3 or int8 codes, with one scale per token and layer.
+
+An e4m3 scale is the least power of two that keeps the row within 448, so that a code times its scale is a bfloat16
+number and reading loses nothing more. An int8 scale is the row's largest magnitude over 127, rounded up to bfloat16:
+a power of two would waste up to one of its eight bits. Codes are the nearest ones, ties to even, exactly: quotients
+of two bfloat16 numbers cannot come so near to a tie that float32 does not tell.
+
+Legend: ``...`` tokens and layers, H hidden size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+DTYPES = {"bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8"}
+"""Contract dtype of each ``capture.storage``."""
+CODES = {"float8_e4m3fn": torch.uint8, "int8": torch.int8}
+E4M3_MAX = 448.0
+INT8_MAX = 127.0
+SMALLEST_SCALE = 2.0**-126
+"""The least normal bfloat16: a row below is as good as zero."""
+
+
+class Quantised(NamedTuple):
+    codes: Tensor
+    """``[..., H]``: int8, or uint8 with the bits of e4m3."""
+    scales: Tensor
+    """``[...]`` bfloat16, positive."""
+
+
+def quantise(rows: Tensor, dtype: str) -> Quantised:
+    """``rows`` ``[..., H]`` bfloat16; ``dtype`` a key of ``CODES``. Raises ``ValueError`` for NaN and infinity."""
+    if rows.dtype != torch.bfloat16:
+        raise ValueError(f"expected bfloat16 rows, found {rows.dtype}")
+    values = rows.float()
+    largest = values.abs().amax(dim=-1)
+    if not bool(largest.isfinite().all()):
+        bad = int(torch.count_nonzero(~largest.isfinite()))
+        raise ValueError(f"expected finite values, found NaN or infinity in {bad} of {largest.numel()} rows")
+    scales = _power_of_two(largest) if dtype == "float8_e4m3fn" else _rounded_up(largest / INT8_MAX)
+    scales = scales.clamp_min(SMALLEST_SCALE)
+    quotients = values.div_(scales[..., None])
+    if dtype == "float8_e4m3fn":
+        codes = quotients.to(torch.float8_e4m3fn).view(torch.uint8)
+    else:
+        codes = quotients.round_().clamp_(-INT8_MAX, INT8_MAX).to(torch.int8)
+    return Quantised(codes, scales.bfloat16())
+
+
+def dequantise(codes: Tensor, scales: Tensor, dtype: str) -> Tensor:
+    """``[..., H]`` bfloat16."""
+    if dtype == "float8_e4m3fn":
+        return codes.view(torch.float8_e4m3fn).bfloat16().mul_(scales[..., None])
+    return codes.float().mul_(scales[..., None].float()).bfloat16()
+
+
+def as_stored(rows: Tensor, dtype: str) -> Tensor:
+    """What a reader would return for ``rows``: compare a recomputed row with a stored one after this."""
+    rows = rows.bfloat16()
+    return rows if dtype == "bfloat16" else dequantise(*quantise(rows, dtype), dtype)
+
+
+def _power_of_two(largest: Tensor) -> Tensor:
+    """The least power of two whose 448-fold is at least ``largest``: 448 is 0.875 * 2**9."""
+    mantissa, exponent = torch.frexp(largest)
+    exponent = torch.where(mantissa <= E4M3_MAX / 512, exponent - 9, exponent - 8)
+    return torch.ldexp(torch.ones_like(largest), exponent.clamp_min(-126))
+
+
+def _rounded_up(values: Tensor) -> Tensor:
+    """The least bfloat16 at or above each positive float32."""
+    return ((values.view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32)
