@@ -57,7 +57,7 @@ class CaptureParams(Section):
     rows: Literal["all", "usable"] = Field(
         default="all", description="Rows that are stored: all, or none after the last that training can use."
     )
-    store: Annotated[str | None, AfterValidator(_place)] = Field(
+    store_url: Annotated[str | None, AfterValidator(_place)] = Field(
         default=None,
         description="URL that shards are written under, as s3://bucket/prefix; none: in the artifact.",
         json_schema_extra=NOT_IN_KEY,

@@ -85,14 +85,14 @@ def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
 
 
 def _keep_where_asked(params: CaptureParams, context: Context) -> None:
-    """Shards go to ``capture.store``, if any, under the artifact's key; writers read it from the scratch directory."""
+    """Shards go to ``capture.store_url``, if any, under the artifact's key; writers read it from the scratch directory."""
     from specflow.features.location import Bucket, keep_elsewhere, kept_elsewhere
 
     before = kept_elsewhere(context.scratch)
-    wanted = Bucket(f"{params.store}/{context.key}", params.store_options.model_dump()) if params.store else None
+    wanted = Bucket(f"{params.store_url}/{context.key}", params.store_options.model_dump()) if params.store_url else None
     if before and (wanted is None or str(wanted) != str(before)):
         raise StageError(
-            f"expected capture.store as it was when this capture began ({before}), found {params.store or 'none'}: set "
+            f"expected capture.store_url as it was when this capture began ({before}), found {params.store_url or 'none'}: set "
             "it back to go on, or remove the unfinished work with `specflow gc`"
         )
     if wanted:
@@ -186,7 +186,7 @@ class _Capture:
         missing = sum(shards)
         each = self.bytes_per_token
         self._context.log(f"{missing} tokens to capture, {each} bytes each: {missing * each / 1e6:.1f} MB")
-        if self._params.store:
+        if self._params.store_url:
             # Only the shards in flight pass this disk; how much room a bucket has cannot be asked.
             missing = sum(sorted(shards)[-2:])
         needed = missing * self.bytes_per_token

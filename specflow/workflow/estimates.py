@@ -46,11 +46,11 @@ def feature_estimate(params: CaptureParams, config: Config) -> Estimate | None:
     tokens = sum(min(config.tokenize.max_length, prompt + answer) for prompt in prompts)
     each = params.bytes_per_token(hidden)
     note = f"{each} bytes per token in {params.storage}, at most about {tokens} tokens of {len(prompts)} documents"
-    if params.store is None:
+    if params.store_url is None:
         return Estimate(bytes=tokens * each, note=note)
     # Two shards at a time pass this disk.
     passing = 2 * min(tokens, params.shard_tokens) * each
-    note += f": {tokens * each / 1e9:.3g} GB at {params.store}, whose free room is not known"
+    note += f": {tokens * each / 1e9:.3g} GB at {params.store_url}, whose free room is not known"
     return Estimate(bytes=passing, note=note)
 
 

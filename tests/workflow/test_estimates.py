@@ -32,7 +32,7 @@ def test_size_of_the_features_from_prompts_target_and_layers(tmp_path: Path) -> 
         note=f"203 bytes per token in fp8, at most about {tokens} tokens of 3 documents",
     )
     far = asked.model_copy(
-        update={"capture": asked.capture.model_copy(update={"store": "s3://b/p", "shard_tokens": 60})}
+        update={"capture": asked.capture.model_copy(update={"store_url": "s3://b/p", "shard_tokens": 60})}
     )
     assert feature_estimate(far.capture, far) == Estimate(
         bytes=2 * 60 * 389,
