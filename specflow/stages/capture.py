@@ -85,15 +85,15 @@ def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
 
 
 def _keep_where_asked(params: CaptureParams, context: Context) -> None:
-    """Shards go to ``capture.store_url``, if any, under the artifact's key; writers read it from the scratch directory."""
+    """Shards go to ``capture.store_url``, if any, under the artifact's key; writers find it in the scratch directory."""
     from specflow.features.location import Bucket, keep_elsewhere, kept_elsewhere
 
-    before = kept_elsewhere(context.scratch)
-    wanted = Bucket(f"{params.store_url}/{context.key}", params.store_options.model_dump()) if params.store_url else None
-    if before and (wanted is None or str(wanted) != str(before)):
+    before, url, options = kept_elsewhere(context.scratch), params.store_url, params.store_options.model_dump()
+    wanted = Bucket(f"{url}/{context.key}", options) if url else None
+    if before and str(wanted) != str(before):
         raise StageError(
-            f"expected capture.store_url as it was when this capture began ({before}), found {params.store_url or 'none'}: set "
-            "it back to go on, or remove the unfinished work with `specflow gc`"
+            f"expected capture.store_url as it was when this capture began ({before}), found {url}: set it back to go "
+            "on, or remove the unfinished work with `specflow gc`"
         )
     if wanted:
         keep_elsewhere(context.scratch, wanted)
