@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast
 ELSEWHERE = "elsewhere.json"
 """In the artifact, or the work in progress, whose data is kept at a URL: which URL, and how it is reached."""
 PIECE = 8 << 20
+REQUEST_TIMEOUT = "10min"
 
 
 class StorageError(Exception):
@@ -84,7 +85,8 @@ class Bucket:
         with self._errors():
             if self._root.startswith("file://"):
                 return from_url(self._root, mkdir=True)
-            client: Any = {"allow_http": True} if config.get("endpoint", "").startswith("http://") else None
+            # A large file is one request, checked while it arrives.
+            client: Any = {"timeout": REQUEST_TIMEOUT, "allow_http": config.get("endpoint", "").startswith("http://")}
             return from_url(self._root, config=cast(Any, config) or None, client_options=client)
 
     def child(self, name: str) -> Bucket:
@@ -108,20 +110,20 @@ class Bucket:
     def read(self, name: str) -> bytes:
         import obstore
 
-        with self._errors(name):
+        with self._errors(name, reading=True):
             return bytes(obstore.get(self.store, self.path(name)).bytes())
 
     def stream(self, name: str) -> Iterator[bytes]:
         import obstore
 
-        with self._errors(name):
+        with self._errors(name, reading=True):
             yield from obstore.get(self.store, self.path(name)).stream(PIECE)
 
     def read_range(self, name: str, start: int, end: int) -> bytearray:
         """Bytes ``start`` to ``end`` of a file, fewer if it ends before."""
         import obstore
 
-        with self._errors(name):
+        with self._errors(name, reading=True):
             return bytearray(obstore.get_range(self.store, self.path(name), start=start, end=end))
 
     def put(self, name: str, data: bytes | Path) -> None:
@@ -139,14 +141,14 @@ class Bucket:
                 obstore.delete(self.store, [self.path(name) for name in names])
 
     @contextmanager
-    def _errors(self, name: str = "") -> Iterator[None]:
+    def _errors(self, name: str = "", *, reading: bool = False) -> Iterator[None]:
         from obstore.exceptions import BaseError
 
         try:
             yield
-        except FileNotFoundError as error:
-            raise FileNotFoundError(f"{self}/{name} does not exist") from error
         except (BaseError, OSError, ValueError) as error:
+            if reading and isinstance(error, FileNotFoundError):
+                raise FileNotFoundError(f"{self}/{name} does not exist") from error
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             todo = "look at the URL, store_options (endpoint, region) and the environment's credentials"
             raise StorageError(f"{self}/{name}: {reason}; {todo}") from error

@@ -25,6 +25,8 @@ STORE = "store"
 DOCUMENTS = "documents.json"
 CACHE_BYTES = 256 << 20
 """Of fetched documents, kept in memory by a reader of object storage."""
+REQUESTS = 16
+"""To object storage, at a time."""
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -62,16 +64,20 @@ class FeatureReader:
             raise DamagedShard(f"{path}: {CONTRACT_FILE} is not the contract the store was written under")
         listed = _listed(path, int(attributes["shards"])) if bucket else {}
         self._cache = _Cache(cache_bytes)
-        self._pool = ThreadPoolExecutor(max_workers=4) if bucket else None
-        self._arrays: list[dict[str, Array | _Remote]] = []
+        self._pool = ThreadPoolExecutor(max_workers=REQUESTS) if bucket else None
+        self._arrays: list[dict[str, Any]] = []
         entries: dict[int, _Entry] = {}
-        for number in range(int(attributes["shards"])):
+
+        def opened(number: int) -> dict[str, Any]:
             place = root.child(shard_name(number))
             verify_shard(place, checksums=checksums)
             if bucket and checksum([place.read(MARKER)]) != listed[shard_name(number)]:
                 raise DamagedShard(f"{place}: {MARKER} is not the one this artifact was made with; capture it again")
-            self._arrays.append(_open(place))
-            entries.update(_entries(place, number, self._arrays[-1]))
+            return _open(place)
+
+        for number, arrays in enumerate((self._pool.map if self._pool else map)(opened, range(attributes["shards"]))):
+            self._arrays.append(arrays)
+            entries.update(_entries(root.child(shard_name(number)), number, arrays))
         self._entries = [entries[index] for index in sorted(entries)]
         self._indices = sorted(entries)
 

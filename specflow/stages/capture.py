@@ -59,6 +59,7 @@ def estimate(params: CaptureParams) -> Estimate:
 def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
     from specflow.data.stored import StoredDocuments
     from specflow.features.contract import FeatureContract
+    from specflow.features.location import StorageError
     from specflow.features.quantise import DTYPES
     from specflow.stages.machine import resolved
     from specflow.targets.target import Target
@@ -80,12 +81,14 @@ def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
     _keep_where_asked(params, context)
     try:
         return _Capture(target, contract, documents, params, context).run()
+    except StorageError as error:
+        raise StageError(f"capture: {error}") from error
     finally:
         documents.close()
 
 
 def _keep_where_asked(params: CaptureParams, context: Context) -> None:
-    """Shards go to ``capture.store_url``, if any, under the artifact's key; writers find it in the scratch directory."""
+    """Shards go to ``capture.store_url``, if any, under the artifact's key; writers find it in ``scratch``."""
     from specflow.features.location import Bucket, keep_elsewhere, kept_elsewhere
 
     before, url, options = kept_elsewhere(context.scratch), params.store_url, params.store_options.model_dump()
