@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 
 import httpx
@@ -28,6 +29,6 @@ def bucket(s3_server: str, tmp_path: object, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    name = f"features-{abs(hash(str(tmp_path)))}"
+    name = f"features-{zlib.crc32(str(tmp_path).encode())}"
     httpx.put(f"{s3_server}/{name}").raise_for_status()
     return f"s3://{name}"

@@ -19,7 +19,7 @@ from specflow.targets.target import Target
 from tests.object_storage import bucket, s3_server
 from tests.stages.capture_helpers import greedy_documents, tokens_artifact
 from tests.stages.capture_process import PARAMS
-from tests.stages.pipeline_helpers import FakeContext, artifact, inputs, tiny_target
+from tests.stages.pipeline_helpers import FakeContext, artifact, inputs, tiny_target, tree
 
 __all__ = ["bucket", "s3_server"]
 
