@@ -67,10 +67,7 @@ def test_capture_train_verify(
     place = kept_elsewhere(there)
     assert place is not None
     assert str(place) == f"{bucket}/features/{context.key}"
-    files = {
-        p.relative_to(here / "store").as_posix(): p.read_bytes() for p in (here / "store").rglob("*") if p.is_file()
-    }
-    assert {n: place.read(n) for n in place.sizes() if n != "contract.json"} == files
+    assert {n: place.read(n) for n in place.sizes() if n != "contract.json"} == tree(here / "store")
     assert not (there / "store").exists()
     assert trained(artifacts, there, tmp_path / "b") == trained(artifacts, here, tmp_path / "a")
     reader = FeatureReader(there)
