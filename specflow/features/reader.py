@@ -17,7 +17,7 @@ from torch import Tensor
 
 from specflow.features.contract import CONTRACT_FILE, FeatureContract
 from specflow.features.document import Document
-from specflow.features.location import Bucket, Directory, Place, kept_elsewhere
+from specflow.features.location import ELSEWHERE, Bucket, Directory, Place, StorageError, kept_elsewhere
 from specflow.features.quantise import dequantise
 from specflow.features.shard import MARKER, DamagedShard, checksum, verify_shard
 
@@ -178,10 +178,13 @@ class _Remote:
             data = self._place.read_range(self._name, begin, end)
         except FileNotFoundError as error:
             raise DamagedShard(f"{self._place}: file {self._name!r} is missing; capture the shard again") from error
+        except StorageError:
+            # A range that begins after the end is an error of the server, and damage.
+            if self._place.sizes().get(self._name, end) >= end:
+                raise
+            data = bytearray()
         if len(data) != end - begin:
-            raise DamagedShard(
-                f"{self._place}: file {self._name!r} ends at byte {begin + len(data)}, {end} were expected"
-            )
+            raise DamagedShard(f"{self._place}: file {self._name!r} ends before byte {end}; capture the shard again")
         return np.frombuffer(data, dtype=self._dtype).reshape(shape)
 
 
@@ -198,8 +201,6 @@ def _attributes(root: Place) -> dict[str, Any]:
 
 def _listed(path: Path, shards: int) -> dict[str, str]:
     """Checksum of each shard's marker, from the artifact."""
-    from specflow.features.location import ELSEWHERE
-
     entries = json.loads((path / ELSEWHERE).read_text(encoding="utf-8")).get("shards", [])
     found = {entry["name"]: entry["marker"] for entry in entries}
     if set(found) != {shard_name(n) for n in range(shards)}:
