@@ -17,11 +17,12 @@ from torch import Tensor
 
 DTYPES = {"bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8"}
 """Contract dtype of each ``capture.storage``."""
-CODES = {"float8_e4m3fn": torch.uint8, "int8": torch.int8}
 E4M3_MAX = 448.0
 INT8_MAX = 127.0
 SMALLEST_SCALE = 2.0**-126
 """The least normal bfloat16: a row below is as good as zero."""
+LARGEST = 2.0**127
+"""Beyond, rounding up could leave the range of bfloat16."""
 
 
 class Quantised(NamedTuple):
@@ -32,16 +33,24 @@ class Quantised(NamedTuple):
 
 
 def quantise(rows: Tensor, dtype: str) -> Quantised:
-    """``rows`` ``[..., H]`` bfloat16; ``dtype`` a key of ``CODES``. Raises ``ValueError`` for NaN and infinity."""
+    """``rows`` ``[..., H]`` bfloat16; ``dtype``: ``float8_e4m3fn`` or ``int8``.
+
+    Raises ``ValueError`` for NaN, infinity and magnitudes above ``LARGEST``.
+    """
     if rows.dtype != torch.bfloat16:
         raise ValueError(f"expected bfloat16 rows, found {rows.dtype}")
     values = rows.float()
     largest = values.abs().amax(dim=-1)
-    if not bool(largest.isfinite().all()):
-        bad = int(torch.count_nonzero(~largest.isfinite()))
-        raise ValueError(f"expected finite values, found NaN or infinity in {bad} of {largest.numel()} rows")
-    scales = _power_of_two(largest) if dtype == "float8_e4m3fn" else _rounded_up(largest / INT8_MAX)
-    scales = scales.clamp_min(SMALLEST_SCALE)
+    good = largest <= LARGEST  # false for NaN
+    if not bool(good.all()):
+        bad = int(torch.count_nonzero(~good))
+        raise ValueError(
+            f"expected finite values up to {LARGEST:.2g}, found NaN, infinity or more in {bad} of {good.numel()} rows"
+        )
+    if dtype == "float8_e4m3fn":
+        scales = _power_of_two(largest.clamp_min(E4M3_MAX * SMALLEST_SCALE))
+    else:
+        scales = _rounded_up(largest / INT8_MAX).clamp_min(SMALLEST_SCALE)
     quotients = values.div_(scales[..., None])
     if dtype == "float8_e4m3fn":
         codes = quotients.to(torch.float8_e4m3fn).view(torch.uint8)
@@ -64,10 +73,10 @@ def as_stored(rows: Tensor, dtype: str) -> Tensor:
 
 
 def _power_of_two(largest: Tensor) -> Tensor:
-    """The least power of two whose 448-fold is at least ``largest``: 448 is 0.875 * 2**9."""
+    """The least power of two whose 448-fold is at least ``largest``, positive: 448 is 0.875 * 2**9."""
     mantissa, exponent = torch.frexp(largest)
     exponent = torch.where(mantissa <= E4M3_MAX / 512, exponent - 9, exponent - 8)
-    return torch.ldexp(torch.ones_like(largest), exponent.clamp_min(-126))
+    return torch.ldexp(torch.ones_like(largest), exponent)
 
 
 def _rounded_up(values: Tensor) -> Tensor:

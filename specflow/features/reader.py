@@ -73,7 +73,7 @@ class FeatureReader:
             verify_shard(place, checksums=checksums)
             if bucket and checksum([place.read(MARKER)]) != listed[shard_name(number)]:
                 raise DamagedShard(f"{place}: {MARKER} is not the one this artifact was made with; capture it again")
-            return _open(place)
+            return _open(place, self.contract)
 
         for number, arrays in enumerate((self._pool.map if self._pool else map)(opened, range(attributes["shards"]))):
             self._arrays.append(arrays)
@@ -225,14 +225,25 @@ def _entries(place: Place, shard: int, arrays: Mapping[str, Any]) -> dict[int, _
     }
 
 
-def _open(place: Place) -> dict[str, Any]:
+def _open(place: Place, contract: FeatureContract) -> dict[str, Any]:
     if isinstance(place, Directory):
         group = zarr.open_group(store=place.path, mode="r", zarr_format=3)
     else:
         assert isinstance(place, Bucket)
         store = zarr.storage.ObjectStore(place.store, read_only=True)
         group = zarr.open_group(store=store, path=place.path(""), mode="r", zarr_format=3)
-    return {name: _rows_of(place, name, array) for name, array in group.arrays()}
+    try:
+        return {name: _rows_of(place, name, group[name]) for name in _names(contract)}
+    except KeyError as error:
+        raise DamagedShard(
+            f"{place}: no array {error}, which the contract asks for; capture the shard again"
+        ) from error
+
+
+def _names(contract: FeatureContract) -> list[str]:
+    scales = [] if contract.dtype == "bfloat16" else ["features_scale", "last_hidden_scale"]
+    offsets = ["row_offsets"] if contract.rows == "usable" else []
+    return ["offsets", "token_ids", "supervised", *offsets, "features", "last_hidden", *scales]
 
 
 def _rows_of(place: Place, name: str, array: Any) -> Any:

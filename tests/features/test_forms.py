@@ -95,7 +95,7 @@ def test_8_bits_halve_the_bytes() -> None:
 def test_what_is_not_finite_is_never_quantised(tmp_path: Path, contract: FeatureContract) -> None:
     document = make(0, 3)
     document.features_TKH[1, 0, 2] = torch.inf
-    with pytest.raises(ValueError, match="found NaN or infinity"):
+    with pytest.raises(ValueError, match="found NaN, infinity"):
         FeatureWriter(tmp_path, contract).write(0, [document])
     assert not FeatureWriter(tmp_path, contract).committed(0)
 

@@ -23,9 +23,9 @@ def e4m3_values() -> np.ndarray:
         if exponent == 15 and mantissa == 7:
             values[code] = math.nan
         elif exponent == 0:
-            values[code] = (-1) ** sign * mantissa * 2.0**-9
+            values[code] = math.copysign(mantissa * 2.0**-9, -sign)
         else:
-            values[code] = (-1) ** sign * (1 + mantissa / 8) * 2.0 ** (exponent - 7)
+            values[code] = math.copysign((1 + mantissa / 8) * 2.0 ** (exponent - 7), -sign)
     return values
 
 
@@ -107,18 +107,20 @@ def test_rows_of_zero_and_of_almost_nothing(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", [E4M3, "int8"])
 def test_largest_numbers_do_not_overflow(dtype: str) -> None:
-    top = torch.finfo(torch.bfloat16).max
-    stored = as_stored(torch.tensor([[top, -top, 1.0]]).bfloat16(), dtype)
-    assert bool(stored.isfinite().all())
-    assert float(stored[0, 0]) == pytest.approx(top, rel=1 / 16)
+    top = torch.tensor(2.0**127).bfloat16()
+    below = torch.nextafter(top, torch.zeros_like(top))
+    for largest in (top, below):
+        stored = as_stored(torch.stack([largest, -largest, torch.ones_like(top)])[None], dtype)
+        assert bool(stored.isfinite().all())
+        assert float(stored[0, 0]) == pytest.approx(float(largest), rel=1 / 16)
 
 
 @pytest.mark.parametrize("dtype", [E4M3, "int8"])
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**127 * 1.5])
 def test_what_is_not_finite_is_refused(dtype: str, bad: float) -> None:
     rows = torch.ones(2, 3, 4).bfloat16()
     rows[1, 2, 3] = bad
-    with pytest.raises(ValueError, match="found NaN or infinity in 1 of 6 rows"):
+    with pytest.raises(ValueError, match="found NaN, infinity or more in 1 of 6 rows"):
         quantise(rows, dtype)
 
 
