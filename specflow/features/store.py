@@ -216,16 +216,16 @@ class _Arrays:
             return
         chunk = f"{name}/c/{'/'.join('0' for _ in shape)}"
         (self._path / chunk).parent.mkdir(parents=True)
-        buffers = [memoryview(p.contiguous().cpu().numpy()).cast("B") for p in pieces if p.numel()]
         with (self._path / chunk).open("wb", buffering=0) as file:
-            for buffer in buffers:
-                _write_all(file, buffer)
-        self.checksums[chunk] = checksum(buffers)
+            self.checksums[chunk] = checksum(_written(file, p) for p in pieces if p.numel())
 
 
-def _write_all(file: Any, buffer: memoryview) -> None:
-    while buffer:
-        buffer = buffer[file.write(buffer) :]
+def _written(file: Any, rows: torch.Tensor) -> memoryview:
+    """The tensor's bytes, after they were written: hashed next, while they are near."""
+    buffer = left = rows.contiguous().cpu().numpy().data.cast("B")
+    while left:
+        left = left[file.write(left) :]
+    return buffer
 
 
 def _offsets(counts: Iterable[int]) -> torch.Tensor:
