@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import zarr
 
 from specflow.features.contract import CONTRACT_FILE, FeatureContract
 from specflow.features.document import Document
@@ -106,8 +105,7 @@ class FeatureWriter:
         """State how many shards the store has; readers refuse a store without this."""
         self._contract.write(self._root / CONTRACT_FILE)
         attributes = {"shards": shards, "contract_hash": self._contract.hash, **(metadata or {})}
-        group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
-        text = json.dumps(group, indent=1, sort_keys=True)
+        text = json.dumps(_group(attributes), indent=1, sort_keys=True)
         if self._bucket:
             self._drop_others(shards)
             self._bucket.put(CONTRACT_FILE, self._root / CONTRACT_FILE)
@@ -156,8 +154,8 @@ class FeatureWriter:
                 )
 
     def _fill(self, path: Path, documents: Sequence[Document], extra: Mapping[str, Any]) -> dict[str, str]:
-        group = zarr.open_group(store=path, mode="w", zarr_format=3)
-        arrays = _Arrays(path, group)
+        (path / "zarr.json").write_text(json.dumps(_group({})), encoding="utf-8")
+        arrays = _Arrays(path)
         arrays.put("offsets", [_offsets(d.token_ids_T.shape[0] for d in documents)])
         arrays.put("token_ids", [d.token_ids_T.to(torch.int32) for d in documents], dtype=torch.int32)
         arrays.put("supervised", [d.supervised_T for d in documents], dtype=torch.bool)
@@ -174,11 +172,11 @@ class FeatureWriter:
 
 
 class _Arrays:
-    """The arrays of a shard. Zarr writes their metadata; the only chunk of each is written from the documents'
-    tensors, one after the other, without joining them first."""
+    """The arrays of a shard, as the Zarr 3 specification lays them out. The only chunk of each is written from the
+    documents' tensors, one after the other, without joining them first."""
 
-    def __init__(self, path: Path, group: zarr.Group) -> None:
-        self._path, self._group = path, group
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self.checksums: dict[str, str] = {}
 
     def put_rows(self, name: str, rows: Sequence[torch.Tensor], row: tuple[int, ...], dtype: str) -> None:
@@ -203,21 +201,36 @@ class _Arrays:
     ) -> None:
         """All rows, each of shape ``row``; a shard may have none, where no document of it was finite."""
         shape = (sum(p.shape[0] for p in pieces), *row)
-        self._group.create_array(
-            name,
-            shape=shape,
-            dtype=str(dtype).removeprefix("torch."),
-            chunks=tuple(max(1, n) for n in shape),
-            compressors=None,
-            filters=None,
-            attributes={"dtype": stored_as} if stored_as else {},
-        )
+        attributes = {"dtype": stored_as} if stored_as else {}
+        (self._path / name).mkdir()
+        metadata = json.dumps(_array(shape, str(dtype).removeprefix("torch."), attributes))
+        (self._path / name / "zarr.json").write_text(metadata, encoding="utf-8")
         if 0 in shape:
             return
         chunk = f"{name}/c/{'/'.join('0' for _ in shape)}"
         (self._path / chunk).parent.mkdir(parents=True)
         with (self._path / chunk).open("wb", buffering=0) as file:
             self.checksums[chunk] = checksum(_written(file, p) for p in pieces if p.numel())
+
+
+def _group(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+
+def _array(shape: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata of an array that is one uncompressed chunk. Zarr's own function takes milliseconds for it, which is
+    much beside a small shard."""
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": dtype,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [max(1, n) for n in shape]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": False if dtype == "bool" else 0,
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        "attributes": attributes,
+    }
 
 
 def _written(file: Any, rows: torch.Tensor) -> memoryview:
