@@ -11,8 +11,10 @@ from specflow.cli import options, views
 from specflow.cli.output import bytes_text, console, duration_text, print_json
 from specflow.cli.work import bad_input, open_store, open_work
 from specflow.config import resources
-from specflow.workflow.collection import collect_garbage, with_lineage
-from specflow.workflow.store import ArtifactNotFound
+from specflow.features.location import StorageError
+from specflow.stages.contract import StageError
+from specflow.workflow.collection import Removed, collect_garbage, with_lineage
+from specflow.workflow.store import ArtifactNotFound, ArtifactStore
 
 OptionalConfig = Annotated[str | None, options.CONFIG]
 ManyConfigs = Annotated[list[str], options.CONFIG]
@@ -110,7 +112,8 @@ def gc(
     """Remove artifacts that no flow reaches.
 
     Reached is what a flow makes with one of the given configurations; `--config` may be repeated. Without
-    `--flow`, every known flow counts. What reachable artifacts were made from is always kept.
+    `--flow`, every known flow counts. What reachable artifacts were made from is always kept. Features that were
+    written to object storage are removed there too.
     """
     if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
         raise bad_input("gc", "nobody can be asked here", "--yes to remove, or --dry-run to see what would be")
@@ -122,7 +125,7 @@ def gc(
         )
     reachable = {pair for work in works for pair in work.plan(verify=False).keys}
     target = works[0].store
-    removed = collect_garbage(target, reachable, dry_run=True)
+    removed = _collected(target, reachable, dry_run=True)
     total = sum(entry.bytes for entry in removed)
     if not as_json:
         out = console()
@@ -133,12 +136,19 @@ def gc(
     if removed and not dry_run:
         if not yes:
             typer.confirm("Remove these?", abort=True)
-        removed = collect_garbage(target, reachable, dry_run=False)
+        removed = _collected(target, reachable, dry_run=False)
         if not as_json:
             console().print(f"removed: {len(removed)}, {bytes_text(sum(entry.bytes for entry in removed))}")
     if as_json:
         entries = [{"what": e.what, "name": e.name, "bytes": e.bytes} for e in removed]
         print_json({"store": str(target.root), "dry_run": dry_run, "bytes": total, "removed": entries})
+
+
+def _collected(store: ArtifactStore, reachable: set[tuple[str, str]], *, dry_run: bool) -> list[Removed]:
+    try:
+        return collect_garbage(store, reachable, dry_run=dry_run)
+    except StorageError as error:
+        raise StageError(f"gc: {error}. What keeps its data there was not removed") from error
 
 
 def register(app: typer.Typer) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 CONTRACT_FILE = "contract.json"
+SCALE_LAYOUT = "bfloat16_per_token_and_layer"
 
 
 class Difference(NamedTuple):
@@ -39,18 +40,37 @@ class FeatureContract:
     layer_convention: str = "output_of_layer"
     last_hidden: str = "post_final_norm"
     dtype: str = "bfloat16"
+    """Of stored rows, last_hidden's too: ``bfloat16``, ``float8_e4m3fn`` or ``int8``."""
+    scale_layout: str = "none"
+    """Of quantised rows: ``bfloat16_per_token_and_layer``; a value is its code times the scale."""
     rows: str = "all"
-    """Which rows of a document are stored; rows are never shifted against the token ids."""
+    """``all``, or ``usable``: none after the last that training can use. Rows are never shifted against the token
+    ids: row t is of token t."""
     thinking: str = "template_default"
     """Thinking mode the conversations were rendered in."""
 
     @classmethod
     def for_target(
-        cls, fingerprint: Mapping[str, str], *, layer_ids: tuple[int, ...], hidden_size: int, precision: str
+        cls,
+        fingerprint: Mapping[str, str],
+        *,
+        layer_ids: tuple[int, ...],
+        hidden_size: int,
+        precision: str,
+        dtype: str = "bfloat16",
+        rows: str = "all",
     ) -> FeatureContract:
         """``fingerprint`` holds the four ``*_sha256`` values that the target artifact states."""
         hashes = {name: str(fingerprint[name]) for name in FINGERPRINT_FIELDS}
-        return cls(**hashes, layer_ids=layer_ids, hidden_size=hidden_size, precision=precision)
+        return cls(
+            **hashes,
+            layer_ids=layer_ids,
+            hidden_size=hidden_size,
+            precision=precision,
+            dtype=dtype,
+            scale_layout="none" if dtype == "bfloat16" else SCALE_LAYOUT,
+            rows=rows,
+        )
 
     @classmethod
     def read(cls, path: Path) -> FeatureContract:

@@ -9,7 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """Rows are unshifted: row t of every tensor belongs to token t."""
+    """Rows are unshifted: row t of every tensor belongs to token t.
+
+    Features and last hidden state may end before the tokens do, where only usable rows are stored.
+    """
 
     index: int
     split: str
@@ -25,4 +28,4 @@ class Document:
     features_TKH: Tensor
     """bfloat16, layers in the order of the contract."""
     last_hidden_TH: Tensor
-    """bfloat16, after the final norm."""
+    """bfloat16, after the final norm; as many rows as the features."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -50,15 +49,18 @@ def files(params: CaptureParams) -> Iterable[Path]:
 
 def estimate(params: CaptureParams) -> Estimate:
     vectors = len(params.layer_ids) + 1
+    width = 2 if params.storage == "bfloat16" else 1
     return Estimate(
-        note=f"{2 * vectors} bytes x hidden size per token ({len(params.layer_ids)} layers and last_hidden in bf16); "
-        "tokens and hidden size are known once the target and tokenize have run"
+        note=f"{width * vectors} bytes x hidden size per token ({len(params.layer_ids)} layers and last_hidden in "
+        f"{params.storage}); tokens and hidden size are known once the target and tokenize have run"
     )
 
 
 def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
     from specflow.data.stored import StoredDocuments
     from specflow.features.contract import FeatureContract
+    from specflow.features.location import StorageError
+    from specflow.features.quantise import DTYPES
     from specflow.stages.machine import resolved
     from specflow.targets.target import Target
 
@@ -69,12 +71,36 @@ def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
     _require_layers(params.layer_ids, target.num_layers)
     fingerprint = json.loads(artifact.file("fingerprint.json").read_text(encoding="utf-8"))
     contract = FeatureContract.for_target(
-        fingerprint, layer_ids=params.layer_ids, hidden_size=target.hidden_size, precision=target.precision
+        fingerprint,
+        layer_ids=params.layer_ids,
+        hidden_size=target.hidden_size,
+        precision=target.precision,
+        dtype=DTYPES[params.storage],
+        rows=params.rows,
     )
+    _keep_where_asked(params, context)
     try:
         return _Capture(target, contract, documents, params, context).run()
+    except StorageError as error:
+        raise StageError(f"capture: {error}") from error
     finally:
         documents.close()
+
+
+def _keep_where_asked(params: CaptureParams, context: Context) -> None:
+    """Shards go to ``capture.store_url``, if any, under the artifact's key; writers find it in ``scratch``."""
+    from specflow.features.location import Bucket, keep_elsewhere, kept_elsewhere
+
+    before, url, options = kept_elsewhere(context.scratch), params.store_url, params.store_options.model_dump()
+    wanted = Bucket(f"{url}/{context.key}", options) if url else None
+    if before and str(wanted) != str(before):
+        raise StageError(
+            f"expected capture.store_url as it was when this capture began ({before}), found {url}: set it back to go "
+            "on, or remove the unfinished work with `specflow gc`"
+        )
+    if wanted:
+        keep_elsewhere(context.scratch, wanted)
+        context.log(f"shards are written to {wanted}")
 
 
 def _require_layers(layer_ids: tuple[int, ...], num_layers: int) -> None:
@@ -132,20 +158,19 @@ class _Capture:
 
     @property
     def bytes_per_token(self) -> int:
-        return 2 * self._contract.hidden_size * (len(self._contract.layer_ids) + 1) + 5
+        return self._params.bytes_per_token(self._contract.hidden_size)
 
     def _keep_finished(self) -> None:
         for number in range(len(self._plan)):
-            place = self._writer.place(number)
-            if not place.exists():
+            if not self._writer.exists(number):
                 continue
             if self._writer.committed(number):
-                notes = json.loads((place / NOTES).read_text(encoding="utf-8"))
+                notes = self._writer.extra(number, NOTES)
                 if notes["plan"] == self._digest(number):
                     self._notes[number] = notes
                     continue
             self._context.log(f"shard {number} is damaged or of another plan: it is captured again")
-            shutil.rmtree(place)
+            self._writer.remove(number)
         if self._notes:
             self._context.log(f"{len(self._notes)} of {len(self._plan)} shards are already captured")
 
@@ -160,10 +185,15 @@ class _Capture:
         return sum(len(self._ids[i]) for batch in self._plan[number] for i in batch.documents)
 
     def _require_room(self) -> None:
-        missing = sum(self._tokens(n) for n in range(len(self._plan)) if n not in self._notes)
+        shards = [self._tokens(n) for n in range(len(self._plan)) if n not in self._notes]
+        missing = sum(shards)
+        each = self.bytes_per_token
+        self._context.log(f"{missing} tokens to capture, {each} bytes each: {missing * each / 1e6:.1f} MB")
+        if self._params.store_url:
+            # Only the shards in flight pass this disk; how much room a bucket has cannot be asked.
+            missing = sum(sorted(shards)[-2:])
         needed = missing * self.bytes_per_token
         free = shutil.disk_usage(self._context.scratch).free
-        self._context.log(f"{missing} tokens to capture, {self.bytes_per_token} bytes each: {needed / 1e6:.1f} MB")
         if needed * 1.05 > free:
             raise StageError(
                 f"capture needs {needed / 1e9:.2f} GB ({missing} tokens x {self.bytes_per_token} bytes), only "
@@ -260,14 +290,7 @@ class _Capture:
         self._writer.finish(len(self._plan))
         output = self._context.output
         write_quarantine(output / "quarantine.jsonl", bad)
-        # Links, not moves: were the run killed here, the scratch directory would still hold every shard.
-        shutil.copy2(self._context.scratch / "contract.json", output / "contract.json")
-        shutil.copytree(
-            self._context.scratch / "store",
-            output / "store",
-            copy_function=os.link,
-            ignore=shutil.ignore_patterns("*.partial"),
-        )
+        self._writer.publish(output)
         self._require_all(len(self._documents) - len(bad))
         left_out = {index for note in notes for index, _ in note["not_finite"]}
         tokens = sum(len(ids) for index, ids in enumerate(self._ids) if index not in left_out)
@@ -277,7 +300,7 @@ class _Capture:
             "documents": len(self._documents) - len(bad),
             "tokens": tokens,
             "shards": len(self._plan),
-            "bytes": tokens * self.bytes_per_token,
+            "bytes": self._writer.stored_bytes(len(self._plan)),
             "bytes_per_token": self.bytes_per_token,
             "tokens_per_second": self._computed / self._seconds if self._computed else None,
             "seconds": self._seconds,

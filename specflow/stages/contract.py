@@ -88,6 +88,11 @@ class Context(Protocol):
     """What a running stage may touch besides its inputs."""
 
     @property
+    def key(self) -> str:
+        """Of the artifact being made; names what a stage keeps outside the store."""
+        ...
+
+    @property
     def output(self) -> Path:
         """Empty directory that becomes the artifact when ``run`` returns."""
         ...

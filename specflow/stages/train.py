@@ -147,6 +147,8 @@ def _check_contract(
         layer_ids=contract.layer_ids,
         hidden_size=int(weights.config["hidden_size"]),
         precision=contract.precision,
+        dtype=contract.dtype,
+        rows=contract.rows,
     )
     different = expected.differences(contract)
     if different:
@@ -231,6 +233,7 @@ def _network(
     from specflow.drafters.dflash.geometry import geometry_like_target
     from specflow.drafters.dflash.initialise import initialise_from_target, initialise_random
     from specflow.drafters.dflash.network import DFlashNetwork
+    from specflow.features.rows import usable_rows
 
     geometry = geometry_like_target(
         weights.config,
@@ -243,7 +246,8 @@ def _network(
     if params.train.initialise == "random":
         initialise_random(network, seed=seed)
         return network, "random weights, as asked"
-    sample = torch.cat([documents.get(p).features_TKH for p in train[:8]])
+    # The same rows whether or not the others are stored.
+    sample = torch.cat([d.features_TKH[: usable_rows(d.supervised_T)] for d in map(documents.get, train[:8])])
     reason = initialise_from_target(network, weights, sample, seed=seed)
     return network, f"random weights: {reason}" if reason else f"the target's last {params.num_layers} layers"
 

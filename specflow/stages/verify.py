@@ -84,7 +84,13 @@ def _stored(inputs: Inputs, params: VerifyParams, context: Context, target: Any)
     checks = [alignment.check_tokens(documents, ids)]
     with context.progress("checking stored features", total=len(documents), unit="documents") as progress:
         checks.append(
-            alignment.check_alignment(documents, target=target, layer_ids=stored, on_document=progress.advance)
+            alignment.check_alignment(
+                documents,
+                target=target,
+                layer_ids=stored,
+                dtype=reader.contract.dtype,
+                on_document=progress.advance,
+            )
         )
     documents = [_only_layers(d, stored, manifest.layer_ids) for d in documents]
     anchors = list(blocks.anchors_of(documents, per_document=params.anchors_per_document))

@@ -81,7 +81,7 @@ def _walk(
     result: Evaluation,
 ) -> None:
     features = torch.cat([d.features_TKH.float() for d in documents])
-    lengths = [d.token_ids_T.numel() for d in documents]
+    lengths = [d.features_TKH.shape[0] for d in documents]
     first_row = torch.tensor([0, *lengths]).cumsum(0).tolist()
     keys, values = network.project_context(features, torch.cat([torch.arange(n) for n in lengths]))
     while walkers:

@@ -44,9 +44,14 @@ def feature_estimate(params: CaptureParams, config: Config) -> Estimate | None:
     except OSError:
         return None
     tokens = sum(min(config.tokenize.max_length, prompt + answer) for prompt in prompts)
-    # Per token: bf16 features and last hidden state, a 4-byte id and the supervised mark.
-    size = tokens * (2 * hidden * (len(params.layer_ids) + 1) + 5)
-    return Estimate(bytes=size, note=f"at most about {tokens} tokens of {len(prompts)} documents")
+    each = params.bytes_per_token(hidden)
+    note = f"{each} bytes per token in {params.storage}, at most about {tokens} tokens of {len(prompts)} documents"
+    if params.store_url is None:
+        return Estimate(bytes=tokens * each, note=note)
+    # Two shards at a time pass this disk.
+    passing = 2 * min(tokens, params.shard_tokens) * each
+    note += f": {tokens * each / 1e9:.3g} GB at {params.store_url}, whose free room is not known"
+    return Estimate(bytes=passing, note=note)
 
 
 def _of_lines(path: Path) -> bool:

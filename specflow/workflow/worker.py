@@ -52,9 +52,13 @@ class Work(BaseModel):
 class WorkerContext:
     """The stage's ``Context``: directories of the attempt, messages to the console and the log."""
 
-    def __init__(self, attempt: Attempt, *, item: str | None, sender: Sender) -> None:
-        self._attempt, self._item, self._sender = attempt, item, sender
+    def __init__(self, attempt: Attempt, *, key: str, item: str | None, sender: Sender) -> None:
+        self._attempt, self._key, self._item, self._sender = attempt, key, item, sender
         self._numbers = itertools.count()
+
+    @property
+    def key(self) -> str:
+        return self._key
 
     @property
     def output(self) -> Path:
@@ -135,7 +139,7 @@ def perform(work: Work, sender: Sender) -> None:
         records = (store.record(kind, key) for kind, key in work.inputs)
         digests = {f"{record.kind}/{record.key}": record.content_digest for record in records if record}
         attempt.prepare(digests)
-        metrics = _run(work, store, WorkerContext(attempt, item=recipe.item, sender=sender))
+        metrics = _run(work, store, WorkerContext(attempt, key=recipe.key, item=recipe.item, sender=sender))
         attempt.commit(metrics)
         sender.send("made")
 

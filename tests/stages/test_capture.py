@@ -271,7 +271,7 @@ def test_documents_that_are_not_finite_are_set_aside_and_counted(
     reader = FeatureReader(context.output)
     assert (metrics["documents"], metrics["quarantined"], len(reader)) == (23, 1, 23)
     assert metrics["tokens"] == sum(reader.length(i) for i in range(23))
-    assert metrics["bytes"] == metrics["tokens"] * metrics["bytes_per_token"]
+    assert metrics["bytes"] > metrics["tokens"] * metrics["bytes_per_token"]
     assert '"features_not_finite"' in (context.output / "quarantine.jsonl").read_text()
     assert [reader.document(i).index for i in range(23)] == [i for i in range(24) if i != 9]
     with pytest.raises(StageError, match=r"1 of 24 rows \(4\.2%\) cannot be used"):

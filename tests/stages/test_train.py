@@ -54,11 +54,19 @@ class FakeContext:
 
 
 def write_features(
-    path: Path, target: Path, *, fingerprint: dict[str, str], shift: int = 0, sampled: Collection[int] = ()
+    path: Path,
+    target: Path,
+    *,
+    fingerprint: dict[str, str],
+    shift: int = 0,
+    sampled: Collection[int] = (),
+    tail: int = 0,
+    **form: str,
 ) -> Path:
     """Greedy answers of the target with their features; ``shift`` moves ``last_hidden`` by rows.
 
-    Documents in ``sampled`` have other answers, and say so.
+    Documents in ``sampled`` have other answers, and say so. The last ``tail`` tokens are not supervised. ``form``:
+    the contract's dtype and rows.
     """
     from transformers import LlamaForCausalLM
 
@@ -73,7 +81,7 @@ def write_features(
                 ids[:, 6:] = (ids[:, 6:] + 1) % 200
             states = model.model(ids, output_hidden_states=True)
         supervised = torch.zeros(24, dtype=torch.bool)
-        supervised[6:] = True
+        supervised[6 : 24 - tail] = True
         features = torch.stack([states.hidden_states[k + 1][0] for k in (0, 2)], dim=1)
         made.append(
             Document(
@@ -88,7 +96,7 @@ def write_features(
                 last_hidden_TH=torch.roll(states.last_hidden_state[0], shift, dims=0).bfloat16(),
             )
         )
-    contract = FeatureContract.for_target(fingerprint, layer_ids=(0, 2), hidden_size=64, precision="fp32")
+    contract = FeatureContract.for_target(fingerprint, layer_ids=(0, 2), hidden_size=64, precision="fp32", **form)
     writer = FeatureWriter(path, contract)
     writer.write(0, made)
     writer.finish(1)

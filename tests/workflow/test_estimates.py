@@ -23,7 +23,21 @@ def test_size_of_the_features_from_prompts_target_and_layers(tmp_path: Path) -> 
     # A third of the bytes, 64 for the template, 8 of answer; hidden 64, two layers and the last in bf16, 5 beside.
     tokens = (20 + 72) + (100 + 72) + (30 + 72)
     assert feature_estimate(asked.capture, asked) == Estimate(
-        bytes=tokens * (2 * 64 * 3 + 5), note=f"at most about {tokens} tokens of 3 documents"
+        bytes=tokens * (2 * 64 * 3 + 5),
+        note=f"389 bytes per token in bfloat16, at most about {tokens} tokens of 3 documents",
+    )
+    small = asked.model_copy(update={"capture": asked.capture.model_copy(update={"storage": "fp8"})})
+    assert feature_estimate(small.capture, small) == Estimate(
+        bytes=tokens * ((64 + 2) * 3 + 5),
+        note=f"203 bytes per token in fp8, at most about {tokens} tokens of 3 documents",
+    )
+    far = asked.model_copy(
+        update={"capture": asked.capture.model_copy(update={"store_url": "s3://b/p", "shard_tokens": 60})}
+    )
+    assert feature_estimate(far.capture, far) == Estimate(
+        bytes=2 * 60 * 389,
+        note=f"389 bytes per token in bfloat16, at most about {tokens} tokens of 3 documents: "
+        f"{tokens * 389 / 1e9:.3g} GB at s3://b/p, whose free room is not known",
     )
     cut = asked.model_copy(update={"tokenize": asked.tokenize.model_copy(update={"max_length": 100})})
     estimate = feature_estimate(cut.capture, cut)

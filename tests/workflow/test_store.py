@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from filelock import Timeout
 
+from specflow.features.location import Bucket, StorageError, keep_elsewhere
 from specflow.stages.contract import Artifact, StageError
 from specflow.workflow.collection import collect_garbage
 from specflow.workflow.commit import Attempt, Recipe
@@ -178,3 +179,41 @@ def test_garbage_is_what_nothing_reaches(store: ArtifactStore) -> None:
     assert held.output.exists()
     assert not unfinished.path.exists()
     assert collect_garbage(store, [("scaled", "kept")], dry_run=False) == []
+
+
+def test_garbage_in_object_storage_goes_with_what_points_to_it(store: ArtifactStore, tmp_path: Path) -> None:
+    def at(name: str) -> Bucket:
+        place = Bucket(f"file://{tmp_path}/remote/{name}")
+        place.put("shard-00000/COMMIT.json", b"12345")
+        return place
+
+    places = {name: at(name) for name in ("kept", "old", "half", "running")}
+    for key in ("kept", "old", "broken"):
+        attempt = Attempt(store, recipe(key))
+        attempt.prepare()
+        # What is damaged was made again under its key, and so at the same place.
+        keep_elsewhere(attempt.output, places["kept" if key == "broken" else key])
+        attempt.commit({})
+    store.quarantine("numbers", "broken")
+    for key in ("half", "running"):
+        attempt = Attempt(store, recipe(key))
+        attempt.prepare()
+        keep_elsewhere(attempt.scratch, places[key])
+    arguments: dict[str, Any] = {"reachable": [("numbers", "kept")], "leftover_seconds": 0.0}
+    with store.lock("numbers", "running"):
+        planned = collect_garbage(store, dry_run=True, **arguments)
+        assert all(place.sizes() for place in places.values())
+        assert collect_garbage(store, dry_run=False, **arguments) == planned
+    remote = [(r.name, r.bytes) for r in planned if r.what == "remote data"]
+    assert remote == [(str(places["old"]), 5), (str(places["half"]), 5)]
+    assert [name for name, place in places.items() if place.sizes()] == ["kept", "running"]
+
+
+def test_what_cannot_be_reached_keeps_its_pointer(store: ArtifactStore) -> None:
+    attempt = Attempt(store, recipe("far"))
+    attempt.prepare()
+    keep_elsewhere(attempt.output, Bucket("nowhere://bucket/prefix"))
+    attempt.commit({})
+    with pytest.raises(StorageError, match="nowhere://bucket/prefix"):
+        collect_garbage(store, [], dry_run=False)
+    assert store.find("numbers", "far") is not None

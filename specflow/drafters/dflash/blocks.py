@@ -67,6 +67,11 @@ def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
         if not count:
             continue
         length = int(source.anchors.max())
+        if length > source.features_TKH.shape[0]:
+            raise ValueError(
+                f"an anchor at {length} reads the {length} rows before it, the document has features of "
+                f"{source.features_TKH.shape[0]}: rows after the last usable one are not stored"
+            )
         spans.append(Span(context=(context_end, context_end + length), blocks=(block_end, block_end + count)))
         context_end, block_end = context_end + length, block_end + count
         some_labels, some_valid = labels_and_validity(
@@ -101,7 +106,8 @@ def _teacher(source: Source, block_size: int) -> Tensor | None:
     if source.last_hidden_TH is None:
         return None
     rows = source.anchors.unsqueeze(1) + torch.arange(block_size - 1)
-    return source.last_hidden_TH[rows.clamp(max=source.token_ids_T.numel() - 1)].float()
+    # A row of a valid label is always there; others are never read.
+    return source.last_hidden_TH[rows.clamp(max=source.last_hidden_TH.shape[0] - 1)].float()
 
 
 def block_embeddings(anchor_embeds_NH: Tensor, mask_embed_H: Tensor, *, block_size: int) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from specflow.features.quantise import as_stored
 from specflow.serving.verification.check import Check
 
 if TYPE_CHECKING:
@@ -28,9 +29,13 @@ def check_alignment(
     *,
     target: Any,
     layer_ids: tuple[int, ...],
+    dtype: str = "bfloat16",
     on_document: Callable[[], None] = lambda: None,
 ) -> Check:
-    """Run the target again over stored documents and compare argmax and layers row by row.
+    """Run the target again over stored documents and compare argmax and layers, for every row that is stored.
+
+    Recomputed rows are rounded as the stored ones are (``dtype`` of the contract), so that the comparison need not
+    allow for it.
 
     A layer passes if its stored rows are nearer to the stated layer than to the one before or after it, and the
     median relative error of a row is at most ``LAYER_ERROR``.
@@ -41,8 +46,10 @@ def check_alignment(
     failures: list[str] = []
     for document in documents:
         fresh = _forward(target, document.token_ids_T, layer_ids=candidates)
-        want = target.head(fresh.last_hidden_BTH[0]).float()
-        found = target.head(document.last_hidden_TH.to(fresh.last_hidden_BTH.dtype)).float()
+        rows_here = document.last_hidden_TH.shape[0]
+        last_TH, features_TCH = fresh.last_hidden_BTH[0, :rows_here], fresh.features_BTKH[0, :rows_here]
+        want = target.head(as_stored(last_TH, dtype).to(last_TH.dtype)).float()
+        found = target.head(document.last_hidden_TH.to(last_TH.dtype)).float()
         chosen, stored = want.argmax(-1), found.argmax(-1)
         gaps = want.gather(1, chosen[:, None]) - want.gather(1, stored[:, None])
         near = gaps.flatten() <= TIE * want.abs().amax(-1)
@@ -50,7 +57,8 @@ def check_alignment(
         agree, ties, rows = agree + int(same.sum()), ties + int((near & ~same).sum()), rows + same.numel()
         wrong = (~same & ~near).nonzero().flatten().tolist()
         failures += [f"document {document.id or document.index}, row {t}: another next token" for t in wrong[:1]]
-        _collect(errors, document.features_TKH, fresh.features_BTKH[0], layer_ids=layer_ids, candidates=candidates)
+        features_TCH = as_stored(features_TCH, dtype)
+        _collect(errors, document.features_TKH, features_TCH, layer_ids=layer_ids, candidates=candidates)
         on_document()
     share = (agree + ties) / max(rows, 1)
     layers = {k: {c: float(torch.cat(e).median()) for c, e in found.items()} for k, found in errors.items()}
