@@ -20,10 +20,11 @@ import zarr
 
 from specflow.features.contract import CONTRACT_FILE, FeatureContract
 from specflow.features.document import Document
+from specflow.features.lock import ShardBusy, only_writer
 from specflow.features.reader import FeatureReader
 from specflow.features.shard import DamagedShard, commit_shard, verify_shard
 
-__all__ = ["DamagedShard", "Document", "FeatureReader", "FeatureWriter"]
+__all__ = ["DamagedShard", "Document", "FeatureReader", "FeatureWriter", "ShardBusy"]
 
 STORE = "store"
 DOCUMENTS = "documents.json"
@@ -52,13 +53,15 @@ class FeatureWriter:
         return True
 
     def write(self, shard: int, documents: Sequence[Document], *, extra: Mapping[str, Any] | None = None) -> int:
-        """Write and commit one shard; returns its size in bytes. Raises ``ValueError`` on wrong shapes.
+        """Write and commit one shard; returns its size in bytes. Raises ``ValueError`` on wrong shapes,
+        and ``ShardBusy`` while somebody else writes the same shard.
 
         ``extra`` holds JSON files, by name, that are committed with it.
         """
         for document in documents:
             self._check(document)
-        return commit_shard(self.place(shard), lambda path: self._fill(path, documents, extra or {}))
+        with only_writer(self.place(shard)):
+            return commit_shard(self.place(shard), lambda path: self._fill(path, documents, extra or {}))
 
     def finish(self, shards: int, *, metadata: dict[str, Any] | None = None) -> None:
         """State how many shards the store has; readers refuse a store without this."""
