@@ -66,8 +66,8 @@ def _repair(store: ArtifactStore, key: str, log: Callable[[str], None]) -> Repai
         return Repair(damage={})
     for name, problem in damage.items():
         log(f"damaged: {name} {problem}")
-    shards = sorted({shard for name in damage if (shard := shard_of(name))})
     wanted = [name for name, problem in damage.items() if problem != FOREIGN]
+    shards = sorted({shard for name in wanted if (shard := shard_of(name))})
     if wanted:
         inputs = _inputs(store, record)
         with _made_again(store, record, inputs, shards, log) as made:
@@ -109,10 +109,12 @@ def _made_again(
     context = _Context(output=work / "output", scratch=work / "scratch", log=log)
     context.output.mkdir(parents=True)
     try:
-        for place in sorted((store.path(KIND, record.key) / SHARDS).glob("shard-*")):
-            if place.is_dir() and place.name not in shards:
-                shutil.copytree(place, context.scratch / SHARDS / place.name, copy_function=os.link)
-        context.scratch.mkdir(exist_ok=True)
+        context.scratch.mkdir()
+        for name in record.files:
+            if (shard := shard_of(name)) and shard not in shards:
+                link = context.scratch / name
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.hardlink_to(store.path(KIND, record.key) / name)
         STAGES.load(record.stage).run(inputs, _params(record), context)
         yield context.output
     except StageError as error:

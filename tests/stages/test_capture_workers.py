@@ -148,7 +148,7 @@ def test_device(artifacts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [choose_device(asked) for asked in ("auto", "cpu", "cuda")] == ["cuda", "cpu", "cuda"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert [choose_device(asked) for asked in ("auto", "cpu")] == ["cpu", "cpu"]
-    with pytest.raises(StageError, match="device 'cuda' is asked for, but torch .* finds none"):
+    with pytest.raises(StageError, match=r"device 'cuda' is asked for, but torch .* finds none"):
         run(artifacts, FakeContext(tmp_path), PARAMS.model_copy(update={"device": "cuda"}))
     with pytest.raises(TargetError, match="packed"):
         Target.load(artifacts / "target", precision="packed", threads=1, device="meta")
