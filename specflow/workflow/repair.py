@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,8 @@ def _made_again(
         raise NotRepairable(f"{error}. {_REMAKE}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        with suppress(OSError):  # unfinished work of an earlier attempt may lie beside it
+            work.parent.rmdir()
 
 
 def _params(record: ArtifactRecord) -> CaptureParams:
