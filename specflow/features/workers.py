@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,12 @@ from specflow.features.probes import ProbeFailure
 from specflow.features.worker import serve
 
 END_SECONDS = 3.0
+PRELOADED = (
+    "specflow.features.making",
+    "transformers.modeling_utils",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+)
 
 
 class WorkerFailed(Exception):
@@ -26,7 +33,7 @@ class WorkerFailed(Exception):
 @dataclass(slots=True)
 class _Worker:
     name: str
-    process: SpawnProcess
+    process: BaseProcess
     connection: Connection
     log: Path
     shards: list[int] = field(default_factory=list)
@@ -75,11 +82,17 @@ def make_shards(
 
 
 def _start(job: CaptureJob, number: int, workers: int, logs: Path) -> _Worker:
-    # Spawned, not forked: a fork of a process whose torch has threads may never come to its first line.
-    context = get_context("spawn")
-    ours, theirs = context.Pipe()
     log = logs / f"worker-{number + 1}.log"
-    process = context.Process(target=serve, args=(job, number, theirs, log), daemon=True)
+    if sys.platform == "linux" and job.device == "cpu":
+        # From a process that only imports: no thread runs in it, and what it imported is in memory once for all.
+        server = get_context("forkserver")
+        server.set_forkserver_preload(list(PRELOADED))
+        ours, theirs = server.Pipe()
+        process: BaseProcess = server.Process(target=serve, args=(job, number, theirs, log), daemon=True)
+    else:
+        spawn = get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(target=serve, args=(job, number, theirs, log), daemon=True)
     process.start()
     theirs.close()
     return _Worker(f"worker {number + 1} of {workers} (process {process.pid})", process, ours, log)

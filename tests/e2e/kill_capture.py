@@ -123,7 +123,8 @@ def _run(root: Path, work: Path, workers: int, spend: float | None, *, hit_worke
     if process.poll() is not None or spend is None:
         code = process.wait()
         return "", [] if code == 0 else [f"ended with code {code}: {log.read_text()[-2000:]}"]
-    others = [p for p in family if p.pid != process.pid and "spawn_main" in " ".join(_cmdline(p))]
+    servers = [p.pid for p in family if _parent(p) == process.pid and "forkserver" in " ".join(_cmdline(p))]
+    others = [p for p in family if _parent(p) in servers]
     if hit_worker and others:
         others[0].kill()
         code, said = process.wait(), log.read_text()
@@ -141,6 +142,13 @@ def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return [parent, *parent.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def _parent(process: psutil.Process) -> int | None:
+    try:
+        return int(process.ppid())
+    except psutil.Error:
+        return None
 
 
 def _cmdline(process: psutil.Process) -> list[str]:
