@@ -11,7 +11,7 @@ SMOKE_STORE ?= build/smoke
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 YAML := $(wildcard configs/*.yaml flows/*.yaml)
 
-.PHONY: help setup setup-dev quickstart test check check-yaml format smoke kill-stages lock clean
+.PHONY: help setup setup-dev quickstart test check check-yaml format smoke kill-stages kill-capture lock clean
 
 help: ## This list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1\t/' | expand -t 16
@@ -48,6 +48,9 @@ smoke: setup ## The whole flow on a tiny random model, through Prefect
 kill-stages: setup-dev ## The smoke flow, killed once in every stage at a random moment; pass arguments with ARGS="..."
 	rm -rf build/kills
 	$(ONE_THREAD) $(BIN)/python tests/e2e/kill_each_stage.py --config configs/smoke.yaml --store build/kills $(ARGS)
+
+kill-capture: setup-dev ## A capture with two workers, killed at 50 random moments; pass arguments with ARGS="..."
+	$(ONE_THREAD) PYTHONPATH=.:kernels $(BIN)/python tests/e2e/kill_capture.py --root build/kill-capture $(ARGS)
 
 bench-%: setup ## benchmarks/%.py: side-by-side measurements; prints ratios
 	$(BIN)/python benchmarks/$(subst -,_,$*).py $(ARGS)

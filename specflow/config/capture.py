@@ -74,7 +74,19 @@ class CaptureParams(Section):
         default=0.05, ge=0.0, le=1.0, description="Largest share of documents with non-finite features."
     )
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
+        default=None,
+        ge=1,
+        description="CPU threads of each worker; none: chosen by a probe, or the cores shared out among workers.",
+        json_schema_extra=NOT_IN_KEY,
+    )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        description="Processes that capture, each with the target loaded; any number gives the same features.",
+        json_schema_extra=NOT_IN_KEY,
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="Where the target runs; auto: on CUDA where torch finds it."
     )
 
     def bytes_per_token(self, hidden_size: int) -> int:

@@ -5,7 +5,7 @@ Legend: B documents of a pass, T tokens, K captured layers, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,11 +14,12 @@ from torch import Tensor
 from specflow.features.plan import Batch
 from specflow.targets.base import TargetOutput
 from specflow.targets.cache import Cache
+from specflow.targets.device import to_host
 from specflow.targets.target import Target
 
 
 class Captured(NamedTuple):
-    """Features of one document, all of its rows, bfloat16."""
+    """Features of one document, all of its rows, bfloat16, in host memory."""
 
     features_TKH: Tensor
     last_hidden_TH: Tensor
@@ -34,7 +35,12 @@ class Capturer:
     Without layers only :meth:`forward` may be used.
     """
 
-    def __init__(self, target: Target, layer_ids: tuple[int, ...], documents: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        layer_ids: tuple[int, ...],
+        documents: Sequence[Sequence[int]] | Mapping[int, Sequence[int]],
+    ) -> None:
         self._target = target
         self._layer_ids = layer_ids
         self._documents = documents
@@ -46,7 +52,7 @@ class Capturer:
         """Features of the batch's documents, in its order."""
         output = self.forward(batch)
         assert output.features_BTKH is not None
-        features_BTKH, last_BTH = output.features_BTKH.bfloat16(), output.last_hidden_BTH.bfloat16()
+        features_BTKH, last_BTH = to_host(output.features_BTKH.bfloat16(), output.last_hidden_BTH.bfloat16())
         lengths = [len(self._documents[i]) - batch.prefix for i in batch.documents]
         return [
             self._joined(features_BTKH[b, :length], last_BTH[b, :length], prefix=batch.prefix)
@@ -94,4 +100,4 @@ class Capturer:
         first.commit(len(prefix_ids))
         if output.features_BTKH is None:
             return None
-        return Captured(output.features_BTKH[0].bfloat16(), output.last_hidden_BTH[0].bfloat16())
+        return Captured(*to_host(output.features_BTKH[0].bfloat16(), output.last_hidden_BTH[0].bfloat16()))

@@ -1,8 +1,8 @@
 """Which documents are computed together, and which shard they go to: a pure function of the tokens.
 
 Documents with an equal token prefix have equal features there (attention is causal), so the prefix
-is computed once. Documents are grouped so that the most tokens are saved, batched by length so that
-little is padded, and batches are packed into shards. A batch never spans two shards, so a shard can
+is computed once. Documents are grouped so that the most tokens are saved, batched by length where that
+pads least, and batches are packed into shards. A batch never spans two shards, so a shard can
 be computed again alone and comes out the same.
 """
 
@@ -16,6 +16,8 @@ from typing import TypeAlias
 MIN_PREFIX = 32
 MIN_GROUP = 4
 MAX_DEPTH = 16
+PASS_SHARE = 32
+"""A pass costs as much as this part of ``batch_tokens`` besides its tokens: fewer passes against less padding."""
 
 Ids: TypeAlias = "list[int] | array[int]"
 
@@ -70,18 +72,25 @@ def computed_tokens(documents: Sequence[Ids], shards: Sequence[Sequence[Batch]])
 
 
 def _batches(documents: Sequence[Ids], group: _Group, batch_tokens: int, shard_tokens: int) -> Iterator[Batch]:
+    """The group cut into batches at the least cost: padded tokens, and a fixed cost of every pass."""
     # Longest first: a cache made for the first batch then fits the next ones.
     order = sorted(group.documents, key=lambda i: (-len(documents[i]), i))
-    batch: list[int] = []
-    for index in order:
-        longest = len(documents[batch[0]]) - group.prefix if batch else 0
-        tokens = sum(len(documents[i]) for i in batch) + len(documents[index])
-        if batch and (longest * (len(batch) + 1) > batch_tokens or tokens > shard_tokens):
-            yield Batch(group.prefix, tuple(batch))
-            batch = []
-        batch.append(index)
-    if batch:
-        yield Batch(group.prefix, tuple(batch))
+    rests = [len(documents[i]) - group.prefix for i in order]
+    costs, ends = [0] * (len(order) + 1), [0] * len(order)
+    for start in reversed(range(len(order))):
+        held = 0
+        for end in range(start + 1, len(order) + 1):
+            padded = rests[start] * (end - start)
+            held += len(documents[order[end - 1]])
+            if end > start + 1 and (padded > batch_tokens or held > shard_tokens):
+                break
+            cost = padded + batch_tokens // PASS_SHARE + costs[end]
+            if end == start + 1 or cost <= costs[start]:
+                costs[start], ends[start] = cost, end
+    start = 0
+    while start < len(order):
+        yield Batch(group.prefix, tuple(order[start : ends[start]]))
+        start = ends[start]
 
 
 def _grouped(documents: Sequence[Ids]) -> list[_Group]:

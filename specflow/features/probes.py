@@ -17,6 +17,7 @@ from torch import Tensor
 from specflow.data.documents import TokenDocument
 from specflow.features.agreement import LEAST_AGREEMENT, agreement
 from specflow.features.capture import Captured
+from specflow.targets.device import to_host
 from specflow.targets.target import Target
 
 TOLERANCE = {"bf16": 0.15}
@@ -50,15 +51,14 @@ def probe_document(target: Target, layer_ids: tuple[int, ...], document: TokenDo
     cache = target.new_cache(1, len(document.ids))
     alone = target.forward(torch.tensor([document.ids]), cache, layer_ids=wanted)
     assert alone.features_BTKH is not None
+    features_TKH, last_hidden_TH = to_host(alone.features_BTKH[0], alone.last_hidden_BTH[0])
     tolerance = TOLERANCE.get(target.precision, DEFAULT_TOLERANCE)
-    errors = [_row_error(captured.last_hidden_TH, alone.last_hidden_BTH[0])]
+    errors = [_row_error(captured.last_hidden_TH, last_hidden_TH)]
     _require(errors[0] <= tolerance, document, "last_hidden", errors[0], tolerance)
     neighbours: list[float] = []
     for position, layer in enumerate(layer_ids):
         ours = captured.features_TKH[:, position]
-        by_layer = {
-            k: _row_error(ours, alone.features_BTKH[0, :, i]) for i, k in enumerate(wanted) if abs(k - layer) <= 1
-        }
+        by_layer = {k: _row_error(ours, features_TKH[:, i]) for i, k in enumerate(wanted) if abs(k - layer) <= 1}
         errors.append(by_layer.pop(layer))
         neighbours += by_layer.values()
         best = min(by_layer, key=lambda k: by_layer[k], default=layer)
@@ -109,5 +109,5 @@ def _alignment(target: Target, document: TokenDocument, last_hidden_TH: Tensor) 
     rows = [t for t in range(len(document.ids) - 1) if document.supervised[t + 1]] if document.greedy else []
     if not rows:
         return 0, 0, 0
-    logits_NV = target.head(last_hidden_TH[rows].to(target.head_weight.dtype))
-    return len(rows), *agreement(logits_NV, torch.tensor([document.ids[t + 1] for t in rows]))
+    logits_NV = target.head(last_hidden_TH[rows].to(target.head_weight))
+    return len(rows), *agreement(logits_NV.cpu(), torch.tensor([document.ids[t + 1] for t in rows]))

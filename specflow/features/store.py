@@ -27,6 +27,7 @@ import torch
 from specflow.features.contract import CONTRACT_FILE, FeatureContract
 from specflow.features.document import Document
 from specflow.features.location import ELSEWHERE, Bucket, Directory, Place, keep_elsewhere, kept_elsewhere
+from specflow.features.lock import ShardBusy, only_writer
 from specflow.features.quantise import quantise
 from specflow.features.reader import DOCUMENTS, STORE, FeatureReader, shard_name
 from specflow.features.rows import usable_rows
@@ -41,7 +42,7 @@ from specflow.features.shard import (
     verify_shard,
 )
 
-__all__ = ["DamagedShard", "Document", "FeatureReader", "FeatureWriter", "shard_name"]
+__all__ = ["DamagedShard", "Document", "FeatureReader", "FeatureWriter", "ShardBusy", "shard_name"]
 
 
 class FeatureWriter:
@@ -89,17 +90,19 @@ class FeatureWriter:
         return sum(stored_bytes(read_marker(self.shard(n))) for n in range(shards))
 
     def write(self, shard: int, documents: Sequence[Document], *, extra: Mapping[str, Any] | None = None) -> int:
-        """Write and commit one shard; returns its size in bytes. Raises ``ValueError`` on wrong shapes or values.
+        """Write and commit one shard; returns its size in bytes.
 
+        Raises ``ValueError`` on wrong shapes or values, and ``ShardBusy`` while somebody else writes the same shard.
         Documents come with all of their rows, in bfloat16; which are kept and how is the contract's. ``extra`` holds
         JSON files, by name, that are committed with the shard.
         """
         for document in documents:
             self._check(document)
         to = self._bucket.child(shard_name(shard)) if self._bucket else None
-        return commit_shard(
-            self.place(shard), lambda path: self._fill(path, documents, extra or {}), to=to, sync=self._sync
-        )
+        with only_writer(self.place(shard)):
+            return commit_shard(
+                self.place(shard), lambda path: self._fill(path, documents, extra or {}), to=to, sync=self._sync
+            )
 
     def finish(self, shards: int, *, metadata: dict[str, Any] | None = None) -> None:
         """State how many shards the store has; readers refuse a store without this."""

@@ -1,37 +1,32 @@
 """``capture``: token documents in, the target's features of them out, in Zarr shards.
 
 Finished shards survive a kill in the scratch directory; a resumed run verifies them and computes
-the rest. The shards are a pure function of documents and parameters.
+the rest. The shards are a pure function of documents and parameters, whoever makes them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specflow.config.capture import CaptureParams
-from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+from specflow.config.target_facts import target_facts
+from specflow.stages.contract import Arity, Artifact, Context, Estimate, Inputs, Metrics, Problem, StageError
 
 if TYPE_CHECKING:
     from specflow.data.quarantine import Quarantined
     from specflow.data.stored import StoredDocuments
-    from specflow.features.capture import Captured, Capturer
-    from specflow.features.contract import FeatureContract
-    from specflow.features.plan import Batch
+    from specflow.features.engine import CaptureJob
+    from specflow.features.making import Notes, ShardTask
     from specflow.features.probes import Probe
-    from specflow.features.store import FeatureWriter
-    from specflow.targets.target import Target
 
 NAME = "capture"
 KIND = "features"
 INPUTS = {"target": Arity.ONE, "tokens": Arity.ONE}
-NOTES = "notes.json"
 
 
 def check(params: CaptureParams) -> Iterable[Problem]:
@@ -58,29 +53,13 @@ def estimate(params: CaptureParams) -> Estimate:
 
 def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
     from specflow.data.stored import StoredDocuments
-    from specflow.features.contract import FeatureContract
     from specflow.features.location import StorageError
-    from specflow.features.quantise import DTYPES
-    from specflow.stages.machine import resolved
-    from specflow.targets.target import Target
 
+    job = _job(inputs.one("target"), params, context)
     documents = StoredDocuments(inputs.one("tokens").path)
-    artifact = inputs.one("target")
-    precision, threads = resolved(context.scratch, artifact.path, precision=params.precision, threads=params.threads)
-    target = Target.load(artifact.path, precision=precision, threads=threads)
-    _require_layers(params.layer_ids, target.num_layers)
-    fingerprint = json.loads(artifact.file("fingerprint.json").read_text(encoding="utf-8"))
-    contract = FeatureContract.for_target(
-        fingerprint,
-        layer_ids=params.layer_ids,
-        hidden_size=target.hidden_size,
-        precision=target.precision,
-        dtype=DTYPES[params.storage],
-        rows=params.rows,
-    )
-    _keep_where_asked(params, context)
     try:
-        return _Capture(target, contract, documents, params, context).run()
+        _keep_where_asked(params, context)
+        return _Capture(job, documents, context).run()
     except StorageError as error:
         raise StageError(f"capture: {error}") from error
     finally:
@@ -103,6 +82,46 @@ def _keep_where_asked(params: CaptureParams, context: Context) -> None:
         context.log(f"shards are written to {wanted}")
 
 
+def _job(target: Artifact, params: CaptureParams, context: Context) -> CaptureJob:
+    """What this run does, with everything decided that the parameters leave to the machine."""
+    from specflow.features.contract import FeatureContract
+    from specflow.features.engine import CaptureJob
+    from specflow.features.quantise import DTYPES
+    from specflow.stages.machine import resolved, resolved_device
+
+    facts = target_facts(str(target.path))
+    if facts.layers is None or facts.hidden_size is None:
+        raise StageError(f"{target.path}/config.json names no num_hidden_layers or hidden_size: make the target again")
+    _require_layers(params.layer_ids, facts.layers)
+    device = resolved_device(context.scratch, params.device)
+    precision, threads = resolved(
+        context.scratch,
+        target.path,
+        precision=params.precision,
+        threads=params.threads,
+        workers=params.workers,
+        device=device,
+    )
+    fingerprint = json.loads(target.file("fingerprint.json").read_text(encoding="utf-8"))
+    contract = FeatureContract.for_target(
+        fingerprint,
+        layer_ids=params.layer_ids,
+        hidden_size=facts.hidden_size,
+        precision=precision,
+        dtype=DTYPES[params.storage],
+        rows=params.rows,
+    )
+    return CaptureJob(
+        target=target.path,
+        root=context.scratch,
+        contract=contract,
+        params=params,
+        precision=precision,
+        threads=threads,
+        device=device,
+    )
+
+
 def _require_layers(layer_ids: tuple[int, ...], num_layers: int) -> None:
     wrong = [k for k in layer_ids if not 0 <= k < num_layers - 1]
     if wrong:
@@ -115,35 +134,29 @@ def _require_layers(layer_ids: tuple[int, ...], num_layers: int) -> None:
 class _Capture:
     """One run of the stage: plan, shards, probes, metrics."""
 
-    def __init__(
-        self,
-        target: Target,
-        contract: FeatureContract,
-        documents: StoredDocuments,
-        params: CaptureParams,
-        context: Context,
-    ) -> None:
-        from specflow.features.capture import Capturer
+    def __init__(self, job: CaptureJob, documents: StoredDocuments, context: Context) -> None:
         from specflow.features.plan import plan_shards
         from specflow.features.store import FeatureWriter
 
-        self._target, self._contract, self._documents = target, contract, documents
-        self._params, self._context = params, context
+        self._job, self._contract, self._params = job, job.contract, job.params
+        self._documents, self._context = documents, context
         self._ids = documents.ids
-        self._plan: list[list[Batch]] = plan_shards(
+        self._plan = plan_shards(
             self._ids,
-            batch_tokens=params.batch_tokens,
-            shard_tokens=params.shard_tokens,
-            share_prefixes=params.share_prefixes,
+            batch_tokens=job.params.batch_tokens,
+            shard_tokens=job.params.shard_tokens,
+            share_prefixes=job.params.share_prefixes,
         )
-        self._capturer: Capturer = Capturer(target, params.layer_ids, self._ids)
-        self._writer: FeatureWriter = FeatureWriter(context.scratch, contract)
-        self._notes: dict[int, dict[str, Any]] = {}
+        self._writer = FeatureWriter(context.scratch, job.contract)
+        self._notes: dict[int, Notes] = {}
         self._seconds = 0.0
         self._computed = 0
 
     def run(self) -> Metrics:
+        from specflow.features.lock import ShardBusy
         from specflow.features.probes import Probe, ProbeFailure, judge_alignment
+        from specflow.features.workers import WorkerFailed
+        from specflow.targets.base import TargetError
 
         self._keep_finished()
         self._require_room()
@@ -153,7 +166,9 @@ class _Capture:
             probes = [Probe(**p) for note in notes for p in note["probes"]]
             judge_alignment(probes)
         except ProbeFailure as failure:
-            raise StageError(f"capture: {failure}. Nothing was kept") from failure
+            raise StageError(f"capture: {failure}. No artifact was made") from failure
+        except (ShardBusy, WorkerFailed, TargetError) as failure:
+            raise StageError(f"capture: {failure}") from failure
         return self._publish(notes, probes)
 
     @property
@@ -161,25 +176,25 @@ class _Capture:
         return self._params.bytes_per_token(self._contract.hidden_size)
 
     def _keep_finished(self) -> None:
+        from specflow.features.resume import NotUsable, finished_notes
+
         for number in range(len(self._plan)):
-            if not self._writer.exists(number):
+            try:
+                notes = finished_notes(self._writer, number, self._task(number).digest(self._contract.hash))
+            except NotUsable as reason:
+                self._context.log(f"{reason}: it is captured again")
                 continue
-            if self._writer.committed(number):
-                notes = self._writer.extra(number, NOTES)
-                if notes["plan"] == self._digest(number):
-                    self._notes[number] = notes
-                    continue
-            self._context.log(f"shard {number} is damaged or of another plan: it is captured again")
-            self._writer.remove(number)
+            if notes is not None:
+                self._notes[number] = notes
         if self._notes:
             self._context.log(f"{len(self._notes)} of {len(self._plan)} shards are already captured")
 
-    def _digest(self, number: int) -> str:
-        rows = [
-            [b.prefix, [[i, self._documents[i].id, self._ids[i].tolist()] for i in b.documents]]
-            for b in self._plan[number]
-        ]
-        return hashlib.sha256(json.dumps([self._contract.hash, rows]).encode()).hexdigest()
+    def _task(self, number: int) -> ShardTask:
+        from specflow.features.making import ShardTask
+
+        batches = self._plan[number]
+        documents = {i: self._documents[i] for batch in batches for i in batch.documents}
+        return ShardTask(number=number, batches=batches, documents=documents)
 
     def _tokens(self, number: int) -> int:
         return sum(len(self._ids[i]) for batch in self._plan[number] for i in batch.documents)
@@ -201,80 +216,30 @@ class _Capture:
             )
 
     def _compute_missing(self) -> None:
-        """Compute shards in order; a thread writes each while the next is computed."""
-        from concurrent.futures import Future, ThreadPoolExecutor
+        from specflow.features.workers import make_shards
 
+        missing = [n for n in range(len(self._plan)) if n not in self._notes]
+        if not missing:
+            return
+        workers = min(self._params.workers, len(missing))
+        if workers > 1:
+            self._context.log(f"{workers} workers, {self._job.threads} threads each, on {self._job.device}")
         total = sum(self._tokens(n) for n in range(len(self._plan)))
+        self._computed = sum(self._tokens(n) for n in missing)
         begin = time.perf_counter()
-        pending: Future[int] | None = None
-        with (
-            ThreadPoolExecutor(max_workers=1) as pool,
-            self._context.progress("capture", total=total, unit="tokens") as progress,
-        ):
-            for number in range(len(self._plan)):
-                if number not in self._notes:
-                    captured = self._compute(number, progress)
-                    if pending is not None:
-                        pending.result()
-                    pending = self._hand_over(pool, number, captured)
-                    self._computed += self._tokens(number)
-                else:
-                    progress.advance(self._tokens(number))
-            if pending is not None:
-                pending.result()
+        with self._context.progress("capture", total=total, unit="tokens") as progress:
+            progress.advance(total - self._computed)
+            made = make_shards(
+                self._job,
+                (self._task(n) for n in missing),
+                workers=workers,
+                logs=self._context.scratch / "logs",
+                advance=progress.advance,
+            )
+            self._notes.update(made)
         self._seconds = time.perf_counter() - begin
 
-    def _compute(self, number: int, progress: Any) -> dict[int, Captured]:
-        captured: dict[int, Captured] = {}
-        for batch in self._plan[number]:
-            captured.update(zip(batch.documents, self._capturer.run(batch), strict=True))
-            progress.advance(sum(len(self._ids[i]) for i in batch.documents))
-        return captured
-
-    def _hand_over(self, pool: Any, number: int, captured: dict[int, Captured]) -> Any:
-        from specflow.features.document import Document
-
-        broken = [i for i, c in captured.items() if not c.finite]
-        probes = self._probe({i: c for i, c in captured.items() if i not in broken})
-        notes = {
-            "plan": self._digest(number),
-            "probes": [asdict(p) for p in probes],
-            "not_finite": [[i, self._documents[i].id] for i in broken],
-        }
-        self._notes[number] = notes
-        import torch
-
-        rows = [
-            Document(
-                index=i,
-                split=document.split,
-                kind=document.kind,
-                id=document.id,
-                greedy=document.greedy,
-                token_ids_T=torch.tensor(document.ids),
-                supervised_T=torch.tensor(document.supervised),
-                features_TKH=c.features_TKH,
-                last_hidden_TH=c.last_hidden_TH,
-            )
-            for i, c in captured.items()
-            if i not in broken
-            for document in [self._documents[i]]
-        ]
-        return pool.submit(self._writer.write, number, rows, extra={NOTES: notes})
-
-    def _probe(self, captured: dict[int, Captured]) -> list[Probe]:
-        """Documents spread evenly over the shard."""
-        from specflow.features.probes import probe_document
-
-        indices = list(captured)
-        count = min(self._params.probe_rows, len(indices))
-        chosen = {indices[(2 * n + 1) * len(indices) // (2 * count)] for n in range(count)}
-        return [
-            probe_document(self._target, self._params.layer_ids, self._documents[i], captured[i])
-            for i in sorted(chosen)
-        ]
-
-    def _publish(self, notes: list[dict[str, Any]], probes: Sequence[Probe]) -> Metrics:
+    def _publish(self, notes: list[Notes], probes: Sequence[Probe]) -> Metrics:
         from specflow.data.quarantine import DataError, Quarantined, enforce_share, write_quarantine
         from specflow.features.plan import computed_tokens
 
@@ -284,7 +249,8 @@ class _Capture:
             for index, name in note["not_finite"]
         ]
         try:
-            enforce_share(bad, total=len(self._documents), largest_share=self._params.max_skipped)
+            if self._documents:
+                enforce_share(bad, total=len(self._documents), largest_share=self._params.max_skipped)
         except DataError as error:
             raise StageError(f"capture: {error}") from error
         self._writer.finish(len(self._plan))
@@ -308,7 +274,10 @@ class _Capture:
             "padding_share": padding / padded if padded else 0.0,
             "forward_share": padded / tokens if tokens else 0.0,
             "quarantined": len(bad),
-            "precision": self._target.precision,
+            "precision": self._job.precision,
+            "threads": self._job.threads,
+            "device": self._job.device,
+            "workers": self._params.workers,
             "contract_hash": self._contract.hash,
             "probe_documents": len(probes),
             "probe_error": max((p.error for p in probes), default=None),

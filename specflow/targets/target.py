@@ -55,11 +55,12 @@ class Target:
         self._make_quick()
 
     @staticmethod
-    def load(path: Path, *, precision: str = "fp32", threads: int | None = None) -> Target:
+    def load(path: Path, *, precision: str = "fp32", threads: int | None = None, device: str = "cpu") -> Target:
         """Load a Hugging Face directory.
 
         ``precision``: ``fp32``, ``bf16``, ``packed`` (fp16 weights, fp32 arithmetic) or ``auto`` (the
         quickest here). ``threads``: of torch, for the whole process; none measures 1 against all cores.
+        ``device``: of torch; ids may be given on any, results are on this one.
         Raises ``TargetError`` if the model is not supported or computes something the engine does not.
         """
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -77,12 +78,12 @@ class Target:
             precision = choose_precision(
                 config.hidden_size, getattr(config, "intermediate_size", 4 * config.hidden_size)
             )
-        if precision == "packed" and not packed_linear_supported():
-            raise TargetError("precision 'packed' needs torch with fbgemm on x86: use 'fp32' or 'bf16'")
+        if precision == "packed" and not (packed_linear_supported() and device == "cpu"):
+            raise TargetError("precision 'packed' needs torch with fbgemm on an x86 CPU: use 'fp32' or 'bf16'")
         register()
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
-        model.eval().requires_grad_(False)
+        model.eval().requires_grad_(False).to(device)
         tokenizer = AutoTokenizer.from_pretrained(path)
         size = sum(p.numel() * p.element_size() for p in model.parameters())  # the engine may keep fewer of them
         target = Target(model, tokenizer, path=path, precision=precision, threads=threads)
@@ -114,6 +115,7 @@ class Target:
         """
         if ids_BT.shape[0] != cache.batch:
             raise ValueError(f"ids of {ids_BT.shape[0]} requests, a cache of {cache.batch}")
+        ids_BT = ids_BT.to(self.embedding_weight.device)
         captured: dict[int, Tensor] = {}
         handles = [self._layers[k].register_forward_hook(partial(_keep, captured, k)) for k in self._checked(layer_ids)]
         try:
@@ -143,7 +145,7 @@ class Target:
 
     def _make_quick(self) -> None:
         """Switch to the engine's attention, then to quicker modules; each step is compared with transformers."""
-        ids = (torch.arange(PROBE_ROWS) * 7919 % self.vocab_size).unsqueeze(0)
+        ids = (torch.arange(PROBE_ROWS) * 7919 % self.vocab_size).unsqueeze(0).to(self.embedding_weight.device)
         with torch.inference_mode():
             expected = self._model(input_ids=ids, use_cache=False).logits.float()
         self._model.set_attn_implementation(IMPLEMENTATION)

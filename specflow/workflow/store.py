@@ -15,11 +15,13 @@ from pydantic import ValidationError
 
 from specflow.stages.contract import Artifact
 from specflow.workflow.keys import hash_file
-from specflow.workflow.record import RECORD_NAME, ArtifactRecord
+from specflow.workflow.record import RECORD_NAME, ArtifactRecord, FileRecord
 
 Pairs = list[tuple[str, str]]
 Records = list[ArtifactRecord]
 Problems = list[str]
+
+MISSING, FOREIGN = "is missing", "does not belong"
 
 
 class ArtifactNotFound(LookupError):
@@ -94,19 +96,23 @@ class ArtifactStore:
 
     def verify_key(self, kind: str, key: str) -> Problems:
         record = self.record(kind, key)
-        path = self.path(kind, key)
         if record is None:
             return [f"{RECORD_NAME} is missing or unreadable"]
         problems = []
         if (record.kind, record.key) != (kind, key):
             problems.append(f"{RECORD_NAME} belongs to {record.kind}/{record.key[:12]}")
+        return problems + [f"{name} {problem}" for name, problem in self.damage(kind, key, record).items()]
+
+    def damage(self, kind: str, key: str, record: ArtifactRecord) -> dict[str, str]:
+        """What is wrong with each damaged file of an artifact, by its name; missing ones and foreign ones first."""
+        path = self.path(kind, key)
         present = {p.relative_to(path).as_posix() for p in path.rglob("*") if not p.is_dir() or p.is_symlink()}
-        problems += [f"{name} is missing" for name in sorted(set(record.files) - present)]
-        problems += [f"{name} does not belong" for name in sorted(present - set(record.files) - {RECORD_NAME})]
+        found = dict.fromkeys(sorted(set(record.files) - present), MISSING)
+        found |= dict.fromkeys(sorted(present - set(record.files) - {RECORD_NAME}), FOREIGN)
         for name, expected in record.files.items():
-            if name in present:
-                problems += self._verify_file(path / name, name, expected.size, expected.sha256)
-        return problems
+            if name in present and (problem := self._file_damage(path / name, expected)):
+                found[name] = problem
+        return found
 
     def outdated(self, kind: str, key: str) -> Problems:
         """Inputs of an artifact that were made again since, with other content.
@@ -123,14 +129,14 @@ class ArtifactStore:
         return problems
 
     @staticmethod
-    def _verify_file(path: Path, name: str, size: int, sha256: str) -> Problems:
+    def _file_damage(path: Path, expected: FileRecord) -> str | None:
         try:
             found = path.stat().st_size
-            if found != size:
-                return [f"{name} has {found} bytes, {size} were committed"]
-            return [] if hash_file(path) == sha256 else [f"{name} sha256 differs"]
+            if found != expected.size:
+                return f"has {found} bytes, {expected.size} were committed"
+            return None if hash_file(path) == expected.sha256 else "sha256 differs"
         except OSError as error:
-            return [f"{name} cannot be read: {error}"]
+            return f"cannot be read: {error}"
 
     def resolve(self, prefix: str) -> Artifact:
         """The artifact whose key, or ``kind/key``, starts with ``prefix``."""

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from itertools import product
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specflow.features.plan import MIN_GROUP, MIN_PREFIX, Batch, computed_tokens, plan_shards
+from specflow.features.plan import MIN_GROUP, MIN_PREFIX, PASS_SHARE, Batch, computed_tokens, plan_shards
 
 ROW = st.builds(
     lambda head, middle, tail: [head] * 40 + [middle] * 35 + tail,
@@ -55,6 +57,32 @@ def test_few_or_short_prefixes_are_not_shared() -> None:
 
 
 def test_padding_is_counted() -> None:
-    shards = plan_shards([[1] * 5, [2] * 3, [3] * 2], batch_tokens=10, shard_tokens=100)
+    documents = [[1] * 50, [2] * 49, [3] * 20]
+    shards = plan_shards(documents, batch_tokens=100, shard_tokens=1000)
     assert shards == [[Batch(0, (0, 1)), Batch(0, (2,))]]
-    assert computed_tokens([[1] * 5, [2] * 3, [3] * 2], shards) == (12, 2)
+    assert computed_tokens(documents, shards) == (120, 1)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=9), st.integers(64, 300), st.integers(80, 400))
+def test_no_other_way_to_cut_costs_less(lengths: list[int], batch_tokens: int, shard_tokens: int) -> None:
+    """Against all ways to cut the documents, longest first, into batches within the limits."""
+    documents = [[n] * length for n, length in enumerate(lengths)]
+    order = sorted(lengths, reverse=True)
+
+    def cost(batches: list[list[int]]) -> int | None:
+        fits = all(len(b) == 1 or (b[0] * len(b) <= batch_tokens and sum(b) <= shard_tokens) for b in batches)
+        return sum(b[0] * len(b) + batch_tokens // PASS_SHARE for b in batches) if fits else None
+
+    ways = []
+    for cuts in product((False, True), repeat=len(order) - 1):
+        batches = [[order[0]]]
+        for length, begins in zip(order[1:], cuts, strict=True):
+            if begins:
+                batches.append([length])
+            else:
+                batches[-1].append(length)
+        ways.append(cost(batches))
+    shards = plan_shards(documents, batch_tokens=batch_tokens, shard_tokens=shard_tokens, share_prefixes=False)
+    made = [[len(documents[i]) for i in b.documents] for s in shards for b in s]
+    assert cost(made) == min(c for c in ways if c is not None)

@@ -1,6 +1,6 @@
 """Run as a module in a process of its own, to be killed: ``capture`` on artifacts that a test has made.
 
-Arguments: the directory of the artifacts, the directory of the context.
+Arguments: the directory of the artifacts, the directory of the context, and parameters as JSON if others are wanted.
 """
 
 from __future__ import annotations
@@ -24,4 +24,5 @@ def run(artifacts: Path, context: FakeContext, params: CaptureParams = PARAMS) -
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), FakeContext(Path(sys.argv[2])))
+    PARAMS_GIVEN = CaptureParams.model_validate_json(sys.argv[3]) if len(sys.argv) > 3 else PARAMS
+    run(Path(sys.argv[1]), FakeContext(Path(sys.argv[2])), PARAMS_GIVEN)

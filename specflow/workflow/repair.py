@@ -1,0 +1,201 @@
+"""Repairing a features artifact: what is damaged is captured again, and must come out as it was recorded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import Timeout
+
+from specflow.config.capture import CaptureParams
+from specflow.stages.contract import Artifact, Inputs, Progress, StageError
+from specflow.workflow.keys import hash_file
+from specflow.workflow.record import ArtifactRecord, describe_environment
+from specflow.workflow.registry import STAGES
+from specflow.workflow.store import FOREIGN, ArtifactStore
+
+KIND = "features"
+SHARDS = "store/"
+
+
+class NotRepairable(Exception):
+    """The message says why, and how the artifact can be made anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What was wrong and is right again."""
+
+    damage: Mapping[str, str]
+    """By file, relative to the artifact."""
+    shards: tuple[str, ...] = ()
+    """Names of the shards that were captured again."""
+
+
+def shard_of(name: str) -> str | None:
+    """``shard-00003`` for a file of that shard; none for other files of the artifact."""
+    parts = name.split("/")
+    return parts[1] if name.startswith(SHARDS) and len(parts) > 2 else None
+
+
+def repair_features(store: ArtifactStore, key: str, *, log: Callable[[str], None]) -> Repair:
+    """Make a features artifact whole, byte for byte as recorded. Raises :class:`NotRepairable`.
+
+    Damaged files are replaced one by one, each by a rename, so a repair that is killed has made nothing worse, and
+    whoever reads whole shards meanwhile is not disturbed. Foreign files go to ``.damaged``.
+    """
+    try:
+        with store.lock(KIND, key, timeout=0):
+            return _repair(store, key, log)
+    except Timeout as error:
+        raise NotRepairable("another process makes or repairs this artifact: wait until it has ended") from error
+
+
+def _repair(store: ArtifactStore, key: str, log: Callable[[str], None]) -> Repair:
+    record = store.record(KIND, key)
+    if record is None or record.key != key:
+        raise NotRepairable(f"artifact.json is missing or unreadable, and with it what every file must be. {_REMAKE}")
+    damage = store.damage(KIND, key, record)
+    if not damage:
+        return Repair(damage={})
+    for name, problem in damage.items():
+        log(f"damaged: {name} {problem}")
+    wanted = [name for name, problem in damage.items() if problem != FOREIGN]
+    shards = sorted({shard for name in wanted if (shard := shard_of(name))})
+    if wanted:
+        inputs = _inputs(store, record)
+        with _made_again(store, record, inputs, shards, log) as made:
+            _require_recorded(made, record, wanted)
+            for name in wanted:
+                _replace(made / name, store.path(KIND, key) / name)
+    _put_aside(store, key, [name for name, problem in damage.items() if problem == FOREIGN])
+    if left := store.damage(KIND, key, record):
+        raise NotRepairable(f"still damaged: {', '.join(left)}. {_REMAKE}")
+    return Repair(damage=damage, shards=tuple(shards))
+
+
+_REMAKE = "To make it anew, run the flow: it puts the damaged artifact aside and captures all of it again"
+
+
+def _inputs(store: ArtifactStore, record: ArtifactRecord) -> Inputs:
+    """The artifacts it was made from, undamaged and with the content of then."""
+    found: list[Artifact] = []
+    for kind, key in ((kind, key) for kind, keys in record.inputs.items() for key in keys):
+        name, now = f"{kind}/{key[:12]}", store.record(kind, key)
+        if now is None:
+            raise NotRepairable(f"its input {name} is not in the store {store.root}. {_REMAKE}")
+        if problems := store.verify_key(kind, key):
+            raise NotRepairable(f"its input {name} is damaged itself ({'; '.join(problems[:3])}). {_REMAKE}")
+        if now.content_digest != record.input_digests.get(f"{kind}/{key}", now.content_digest):
+            raise NotRepairable(f"its input {name} was made again with other content. {_REMAKE}")
+        found.append(now.artifact(store.path(kind, key)))
+    return Inputs(tuple(found))
+
+
+@contextmanager
+def _made_again(
+    store: ArtifactStore, record: ArtifactRecord, inputs: Inputs, shards: list[str], log: Callable[[str], None]
+) -> Iterator[Path]:
+    """The artifact's payload, made by its stage from the shards that are whole and the inputs."""
+    # Inside the key's own place for unfinished work: garbage collection knows it and respects the lock.
+    work = store.attempt_path(KIND, record.key) / "repair"
+    shutil.rmtree(work, ignore_errors=True)
+    context = _Context(output=work / "output", scratch=work / "scratch", log=log)
+    context.output.mkdir(parents=True)
+    try:
+        context.scratch.mkdir()
+        for name in record.files:
+            if (shard := shard_of(name)) and shard not in shards:
+                link = context.scratch / name
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.hardlink_to(store.path(KIND, record.key) / name)
+        STAGES.load(record.stage).run(inputs, _params(record), context)
+        yield context.output
+    except StageError as error:
+        raise NotRepairable(f"{error}. {_REMAKE}") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        with suppress(OSError):  # unfinished work of an earlier attempt may lie beside it
+            work.parent.rmdir()
+
+
+def _params(record: ArtifactRecord) -> CaptureParams:
+    """The recorded parameters, with what was left to the machine as it was decided then."""
+    decided = {name: record.metrics[name] for name in ("precision", "threads", "device") if name in record.metrics}
+    return CaptureParams.model_validate({**record.parameters, **decided})
+
+
+def _require_recorded(made: Path, record: ArtifactRecord, names: list[str]) -> None:
+    """Raise unless every file came out with its recorded bytes."""
+    other = [name for name in names if not _is(made / name, record.files[name].sha256)]
+    if other:
+        raise NotRepairable(
+            f"{len(other)} of {len(names)} damaged files come out with other bytes than were recorded, first "
+            f"{other[0]}: nothing was changed. {_differences(record)}. {_REMAKE}"
+        )
+
+
+def _is(path: Path, sha256: str) -> bool:
+    return path.is_file() and hash_file(path) == sha256
+
+
+def _differences(record: ArtifactRecord) -> str:
+    """What is not as it was when the artifact was made, of all that its bits depend on."""
+    now, then = describe_environment(), record.environment
+    packages = {name: (then.get("packages", {}).get(name), version) for name, version in now["packages"].items()}
+    pairs = {"processor": (then.get("cpu"), now["cpu"]), "python": (then.get("python"), now["python"]), **packages}
+    changed = [f"{name} {before} then, {after} now" for name, (before, after) in pairs.items() if before != after]
+    if STAGES.code_version(record.stage) != record.code_version:
+        changed.append("the code of the stage has changed")
+    machine = {name: record.metrics.get(name, "unknown") for name in ("precision", "threads", "device")}
+    settled = ", ".join(f"{name} {value}" for name, value in machine.items())
+    return f"Captured with {settled}. Different since: {'; '.join(changed) or 'nothing that is recorded'}"
+
+
+def _replace(source: Path, destination: Path) -> None:
+    """Put a file in place of another in one step, on disk before it is seen."""
+    _flush(source)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    source.replace(destination)
+    _flush(destination.parent)
+
+
+def _put_aside(store: ArtifactStore, key: str, names: list[str]) -> None:
+    root = store.damaged / f"{KIND}-{key}-{time.time_ns()}"
+    for name in names:
+        destination = root / name
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        (store.path(KIND, key) / name).rename(destination)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """A stage's context without a console."""
+
+    output: Path
+    scratch: Path
+    log: Callable[[str], None]
+    item: str | None = None
+
+    def progress(self, description: str, *, total: float, unit: str = "rows") -> Any:
+        return nullcontext(_Silent())
+
+
+class _Silent(Progress):
+    def advance(self, amount: float = 1) -> None: ...
+
+    def describe(self, text: str) -> None: ...
