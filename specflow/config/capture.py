@@ -20,7 +20,9 @@ class CaptureParams(Section):
     shard_tokens: int = Field(default=16384, ge=16, description="Tokens per shard, at least one document.")
     batch_tokens: int = Field(default=2048, ge=16, description="Padded tokens per forward pass.")
     precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")
-    probe_rows: int = Field(default=2, ge=0, description="Documents per shard recomputed alone as a check.")
+    probe_rows: int = Field(
+        default=2, ge=0, description="Documents per shard recomputed alone as a check; one of the store always is."
+    )
     share_prefixes: bool = Field(
         default=True, description="Compute the tokens that documents have in common at their start only once."
     )

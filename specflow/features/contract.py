@@ -42,15 +42,26 @@ class FeatureContract:
     rows: str = "all"
     """Which rows of a document are stored; rows are never shifted against the token ids."""
     thinking: str = "template_default"
-    """Thinking mode the conversations were rendered in."""
+    """Mode the conversations were rendered in: ``template_default``, ``on``, ``off``, or ``mixed``."""
+
+    def __post_init__(self) -> None:
+        ids = self.layer_ids
+        if not ids or ids[0] < 0 or list(ids) != sorted(set(ids)):
+            raise ValueError(f"feature contract: layer_ids {list(ids)}: expected unique ids from 0 up, increasing")
 
     @classmethod
     def for_target(
-        cls, fingerprint: Mapping[str, str], *, layer_ids: tuple[int, ...], hidden_size: int, precision: str
+        cls,
+        fingerprint: Mapping[str, str],
+        *,
+        layer_ids: tuple[int, ...],
+        hidden_size: int,
+        precision: str,
+        thinking: str = "template_default",
     ) -> FeatureContract:
         """``fingerprint`` holds the four ``*_sha256`` values that the target artifact states."""
         hashes = {name: str(fingerprint[name]) for name in FINGERPRINT_FIELDS}
-        return cls(**hashes, layer_ids=layer_ids, hidden_size=hidden_size, precision=precision)
+        return cls(**hashes, layer_ids=layer_ids, hidden_size=hidden_size, precision=precision, thinking=thinking)
 
     @classmethod
     def read(cls, path: Path) -> FeatureContract:

@@ -33,6 +33,8 @@ NAME = "capture"
 KIND = "features"
 INPUTS = {"target": Arity.ONE, "tokens": Arity.ONE}
 NOTES = "notes.json"
+STORED_PROBES = 2
+"""Documents read back from the finished store and computed again, whatever ``probe_rows`` is."""
 
 
 def check(params: CaptureParams) -> Iterable[Problem]:
@@ -59,17 +61,22 @@ def estimate(params: CaptureParams) -> Estimate:
 def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
     from specflow.data.stored import StoredDocuments
     from specflow.features.contract import FeatureContract
+    from specflow.stages.fitting import target_side
     from specflow.stages.machine import resolved
     from specflow.targets.target import Target
 
     documents = StoredDocuments(inputs.one("tokens").path)
     artifact = inputs.one("target")
+    side = target_side(artifact)
+    _require_layers(params.layer_ids, side.values["layers"], where=side.where)
     precision, threads = resolved(context.scratch, artifact.path, precision=params.precision, threads=params.threads)
     target = Target.load(artifact.path, precision=precision, threads=threads)
-    _require_layers(params.layer_ids, target.num_layers)
-    fingerprint = json.loads(artifact.file("fingerprint.json").read_text(encoding="utf-8"))
     contract = FeatureContract.for_target(
-        fingerprint, layer_ids=params.layer_ids, hidden_size=target.hidden_size, precision=target.precision
+        side.values,
+        layer_ids=params.layer_ids,
+        hidden_size=target.hidden_size,
+        precision=target.precision,
+        thinking=documents.thinking,
     )
     try:
         return _Capture(target, contract, documents, params, context).run()
@@ -77,12 +84,13 @@ def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
         documents.close()
 
 
-def _require_layers(layer_ids: tuple[int, ...], num_layers: int) -> None:
+def _require_layers(layer_ids: tuple[int, ...], num_layers: int, *, where: str) -> None:
     wrong = [k for k in layer_ids if not 0 <= k < num_layers - 1]
     if wrong:
+        last = f"; {num_layers - 1} is the last layer, whose output is kept as last_hidden anyway"
         raise StageError(
-            f"capture.layer_ids: {list(layer_ids)} asks for {wrong}, but the target has {num_layers} layers: "
-            f"expected ids from 0 to {num_layers - 2} (the last layer's output is kept as last_hidden)"
+            f"capture.layer_ids: {list(layer_ids)} asks for {wrong}, but the target has {num_layers} layers ({where}): "
+            f"expected ids from 0 to {num_layers - 2}{last if num_layers - 1 in wrong else ''}"
         )
 
 
@@ -205,7 +213,7 @@ class _Capture:
         from specflow.features.document import Document
 
         broken = [i for i, c in captured.items() if not c.finite]
-        probes = self._probe({i: c for i, c in captured.items() if i not in broken})
+        probes = self._probe({i: c for i, c in captured.items() if i not in broken}, number)
         notes = {
             "plan": self._digest(number),
             "probes": [asdict(p) for p in probes],
@@ -232,16 +240,12 @@ class _Capture:
         ]
         return pool.submit(self._writer.write, number, rows, extra={NOTES: notes})
 
-    def _probe(self, captured: dict[int, Captured]) -> list[Probe]:
-        """Documents spread evenly over the shard."""
-        from specflow.features.probes import probe_document
+    def _probe(self, captured: dict[int, Captured], shard: int) -> list[Probe]:
+        from specflow.features.probes import documents_to_probe, probe_document
 
-        indices = list(captured)
-        count = min(self._params.probe_rows, len(indices))
-        chosen = {indices[(2 * n + 1) * len(indices) // (2 * count)] for n in range(count)}
         return [
             probe_document(self._target, self._params.layer_ids, self._documents[i], captured[i])
-            for i in sorted(chosen)
+            for i in documents_to_probe(list(captured), per_shard=self._params.probe_rows, shard=shard)
         ]
 
     def _publish(self, notes: list[dict[str, Any]], probes: Sequence[Probe]) -> Metrics:
@@ -268,11 +272,11 @@ class _Capture:
             copy_function=os.link,
             ignore=shutil.ignore_patterns("*.partial"),
         )
-        self._require_all(len(self._documents) - len(bad))
+        stored = self._require_all(len(self._documents) - len(bad))
         left_out = {index for note in notes for index, _ in note["not_finite"]}
         tokens = sum(len(ids) for index, ids in enumerate(self._ids) if index not in left_out)
         padded, padding = computed_tokens(self._ids, self._plan)
-        rows = sum(p.rows for p in probes)
+        rows, head = sum(p.rows for p in probes), sum(p.head_rows for p in probes)
         return {
             "documents": len(self._documents) - len(bad),
             "tokens": tokens,
@@ -295,11 +299,21 @@ class _Capture:
             "alignment_rows": rows,
             "alignment_share": sum(p.chosen for p in probes) / rows if rows else None,
             "alignment_near_ties": sum(p.near_ties for p in probes),
+            "head_rows": head,
+            "head_share": sum(p.head_equal for p in probes) / head if head else None,
+            "head_near_ties": sum(p.head_near_ties for p in probes),
+            "stored_documents_probed": stored,
         }
 
-    def _require_all(self, expected: int) -> None:
+    def _require_all(self, expected: int) -> int:
+        """The store as a reader sees it: every document, and some probed once more; returns how many."""
+        from specflow.features.probes import ProbeFailure, probe_store
         from specflow.features.reader import FeatureReader
 
-        found = len(FeatureReader(self._context.output, checksums=False))
-        if found != expected:
-            raise StageError(f"capture: {expected} documents were asked for, the store holds {found}")
+        reader = FeatureReader(self._context.output, checksums=False)
+        if len(reader) != expected:
+            raise StageError(f"capture: {expected} documents were asked for, the store holds {len(reader)}")
+        try:
+            return len(probe_store(self._target, reader, documents=STORED_PROBES))
+        except ProbeFailure as failure:
+            raise StageError(f"capture: read back from the store, {failure}") from failure
