@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import specflow
-from specflow.cli import artifacts, doctor, files, flows, inspect, stages
+from specflow.cli import artifacts, doctor, features, files, flows, inspect, stages
 from specflow.cli.group import Group
 
 app = typer.Typer(
@@ -38,4 +38,5 @@ doctor.register(app)
 flows.register(app)
 artifacts.register(app)
 inspect.register(app)
+features.register(app)
 stages.register(app)

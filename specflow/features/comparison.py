@@ -6,7 +6,6 @@ A side is a target, stored features, a drafter or an export, as far as it states
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -149,7 +148,7 @@ def rows_of(differences: tuple[Difference, ...]) -> Iterator[tuple[str, str, str
 
 def _shortened(one: Any, two: Any) -> tuple[str, str]:
     first, second = (", ".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in (one, two))
-    common = len(os.path.commonprefix([first, second]))
+    common = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), 0)
     length = max(SHORTEST_HASH, common + 4)
     return _cut(first, length), _cut(second, length)
 

@@ -79,9 +79,15 @@ class Probe:
 
 
 def documents_to_probe(indices: Sequence[int], *, per_shard: int, shard: int) -> list[int]:
-    """The documents of a shard that are computed again, spread evenly; the first shard always has one."""
-    count = min(max(per_shard, 1 if shard == 0 else 0), len(indices))
-    return sorted({indices[(2 * n + 1) * len(indices) // (2 * count)] for n in range(count)})
+    """The documents of a shard that are computed again; the first shard always has one."""
+    count = max(per_shard, 1 if shard == 0 else 0)
+    return sorted(indices[place] for place in spread(len(indices), count))
+
+
+def spread(total: int, count: int) -> list[int]:
+    """Up to ``count`` of the places 0 to ``total - 1``, evenly."""
+    count = min(total, count)
+    return [(2 * n + 1) * total // (2 * count) for n in range(count)]
 
 
 def tolerance_of(precision: str, *, dtype: str = "bfloat16", hidden_size: int = 1) -> float:
@@ -130,16 +136,13 @@ def probe_stored(target: Target, layer_ids: tuple[int, ...], document: Document,
     return probe_document(target, layer_ids, _Stored(document), document, dtype=dtype)
 
 
-def probe_store(
-    target: Target, reader: FeatureReader, *, documents: int, on_document: Callable[[], None] = lambda: None
-) -> list[Probe]:
+def probe_store(target: Target, reader: FeatureReader, *, documents: int) -> list[Probe]:
     """Probes of up to ``documents`` documents, spread over the store, as a reader sees them; judged together."""
-    contract, count = reader.contract, min(documents, len(reader))
-    places = [(2 * n + 1) * len(reader) // (2 * count) for n in range(count)]
-    probes = []
-    for place in places:
-        probes.append(probe_stored(target, contract.layer_ids, reader.document(place), dtype=contract.dtype))
-        on_document()
+    contract = reader.contract
+    probes = [
+        probe_stored(target, contract.layer_ids, reader.document(place), dtype=contract.dtype)
+        for place in spread(len(reader), documents)
+    ]
     judge_alignment(probes)
     return probes
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -22,14 +24,18 @@ HEAVY = ("torch", "transformers", "datasets", "zarr", "prefect", "plotly", "matp
 
 def options() -> str:
     """Every command with its arguments and options, one a line."""
-    root = typer.main.get_command(app)
-    lines = []
-    for name, command in root.commands.items():  # type: ignore[attr-defined]
-        lines.append(name)
+    return "\n".join(_lines(typer.main.get_command(app), "")) + "\n"
+
+
+def _lines(parent: Any, prefix: str) -> Iterator[str]:
+    for name, command in parent.commands.items():
+        if hasattr(command, "commands"):
+            yield from _lines(command, f"{prefix}{name} ")
+            continue
+        yield f"{prefix}{name}"
         for parameter in command.params:
             names = "/".join([*parameter.opts, *parameter.secondary_opts])
-            lines.append(f"  {names}{' (required)' if parameter.required else ''}")
-    return "\n".join(lines) + "\n"
+            yield f"  {names}{' (required)' if parameter.required else ''}"
 
 
 def test_option_names_are_frozen() -> None:

@@ -1,0 +1,116 @@
+"""Stored features against their commit markers, their target, and a new computation of some documents."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specflow.stages.contract import Artifact, StageError
+
+if TYPE_CHECKING:
+    from specflow.features.comparison import Comparison
+    from specflow.features.inspection import Inspection
+    from specflow.features.probes import Probe
+    from specflow.features.reader import FeatureReader
+    from specflow.targets.target import Target
+
+
+@dataclass(slots=True, kw_only=True)
+class Checked:
+    shards: int = 0
+    documents: int = 0
+    damaged_shards: list[int] = field(default_factory=list)
+    """Numbers; what is wrong with them is in ``damage``."""
+    damage: list[str] = field(default_factory=list)
+    """Everything wrong; empty: the features are whole and those of their target."""
+    notes: list[str] = field(default_factory=list)
+    """What was not looked at, and why."""
+    probes: list[Probe] = field(default_factory=list)
+    comparison: Comparison | None = None
+    """With the target, where one was given."""
+
+    def as_json(self) -> dict[str, Any]:
+        from specflow.features.comparison import rows_of
+
+        differences = [*self.comparison.refused] if self.comparison else []
+        return {
+            "shards": self.shards,
+            "documents": self.documents,
+            "damaged_shards": self.damaged_shards,
+            "damage": self.damage,
+            "notes": self.notes,
+            "differences": [{"field": f, "features": a, "target": b} for f, a, b in rows_of(tuple(differences))],
+            "probes": [asdict(probe) for probe in self.probes],
+        }
+
+
+def check_features(artifact: Artifact, *, target: Artifact | None, count: int) -> Checked:
+    """Every checksum; with a ``target``, the contract against it and ``count`` documents computed again."""
+    from specflow.features.inspection import inspect_store
+    from specflow.features.reader import FeatureReader
+
+    store = inspect_store(artifact.path)
+    damaged = sorted(store.shards)
+    found = Checked(shards=store.count, damaged_shards=damaged, damage=list(store.damage))
+    if store.damage:
+        found.notes.append("documents cannot be counted or computed again until the store is whole")
+    else:
+        reader = FeatureReader(artifact.path, checksums=False)
+        found.documents = len(reader)
+        expected = artifact.metrics.get("documents", len(reader))
+        if expected != len(reader):
+            found.damage.append(f"{artifact.path}: holds {len(reader)} documents, {expected} were captured")
+    if target is not None:
+        fits = _compare(artifact, target, store, found)
+        if fits and not store.damage and len(reader):
+            _probe(target, reader, count, found)
+    return found
+
+
+def _compare(artifact: Artifact, target: Artifact, store: Inspection, found: Checked) -> bool:
+    """Whether target and features belong together; what does not is added to ``found``."""
+    from specflow.features.comparison import Use, compare
+    from specflow.stages.fitting import features_side, refusal, target_side
+
+    if store.contract is None:
+        return False
+    try:
+        model = target_side(target)
+    except StageError as error:
+        found.damage.append(str(error))
+        return False
+    found.comparison = compare(Use.CAPTURED_FROM, features_side(artifact), model)
+    if found.comparison.refused:
+        found.damage.append(refusal(found.comparison, remedy="Capture the features again from this target"))
+    return not found.comparison.refused
+
+
+def _probe(target: Artifact, reader: FeatureReader, count: int, found: Checked) -> None:
+    from specflow.features.probes import ProbeFailure, judge_alignment, probe_stored, spread
+
+    model = _load(target.path, reader.contract.precision, found)
+    for place in spread(len(reader), count):
+        document = reader.document(place)
+        try:
+            found.probes.append(probe_stored(model, reader.contract.layer_ids, document, dtype=reader.contract.dtype))
+        except ProbeFailure as failure:
+            found.damage.append(str(failure))
+    try:
+        judge_alignment(found.probes)
+    except ProbeFailure as failure:
+        found.damage.append(str(failure))
+
+
+def _load(path: Path, precision: str, found: Checked) -> Target:
+    """The target as it computed; in fp32 where this machine cannot."""
+    from specflow.targets.base import TargetError
+    from specflow.targets.target import Target
+
+    try:
+        return Target.load(path, precision=precision)
+    except TargetError as error:
+        if precision == "fp32":
+            raise StageError(str(error)) from error
+        found.notes.append(f"computed again in fp32: {error}")
+        return Target.load(path, precision="fp32")
