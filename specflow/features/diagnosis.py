@@ -83,10 +83,10 @@ def _faults(stored_TH: Tensor, wanted_TH: Tensor, tolerance: float, final_norm: 
 
 def _reinterpreted(stored_TH: Tensor) -> Iterator[tuple[str, Tensor]]:
     """The same bits read in another way."""
-    bits = stored_TH.bfloat16().contiguous().view(torch.int16)
+    bits = stored_TH.bfloat16().contiguous()
     yield "the bits of float16 values were read as bfloat16", bits.view(torch.float16)
-    swapped = ((bits.int() & 0xFF) << 8 | (bits.int() >> 8) & 0xFF).to(torch.int16)
-    yield "the two bytes of each value are swapped", swapped.view(torch.bfloat16)
+    pairs = bits.view(torch.uint8).unflatten(-1, (-1, 2)).flip(-1)
+    yield "the two bytes of each value are swapped", pairs.flatten(-2).view(torch.bfloat16)
 
 
 def _as_rounded(stored_TH: Tensor, wanted_TH: Tensor) -> tuple[Tensor, Tensor]:

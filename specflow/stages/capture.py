@@ -65,12 +65,12 @@ def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
     from specflow.stages.machine import resolved
     from specflow.targets.target import Target
 
-    documents = StoredDocuments(inputs.one("tokens").path)
     artifact = inputs.one("target")
     side = target_side(artifact)
     _require_layers(params.layer_ids, side.values["layers"], where=side.where)
     precision, threads = resolved(context.scratch, artifact.path, precision=params.precision, threads=params.threads)
     target = Target.load(artifact.path, precision=precision, threads=threads)
+    documents = StoredDocuments(inputs.one("tokens").path)
     contract = FeatureContract.for_target(
         side.values,
         layer_ids=params.layer_ids,
