@@ -14,11 +14,15 @@ from specflow.cli.output import bytes_text, console, print_json
 from specflow.cli.work import bad_input
 
 if TYPE_CHECKING:
+    from specflow.features.comparison import Comparison
     from specflow.features.reader import FeatureReader
     from specflow.features.statistics import StoreFigures
+    from specflow.stages.contract import Artifact as StageArtifact
     from specflow.stages.features_check import Checked
 
 KIND = "features"
+STATING = ("features", "target", "drafter", "export")
+"""Kinds of artifacts that state a feature contract, whole or in part."""
 ARTIFACT = typer.Argument(help="A path, the start of a key, or nothing with --config.", show_default=False)
 Artifact = Annotated[str, ARTIFACT]
 OptionalConfig = Annotated[str | None, options.CONFIG]
@@ -122,7 +126,7 @@ def print_checked(out: Console, checked: Checked) -> None:
     """What was looked at, and everything that is wrong."""
     out.print(f"{checked.shards} shards, {checked.documents} documents: every checksum compared")
     if checked.comparison is not None and checked.comparison.refused:
-        out.print(views.difference_table(checked.comparison))
+        print_comparison(out, checked.comparison)
     if checked.probes:
         worst = max(p.error for p in checked.probes)
         neighbour = min(p.neighbour_error for p in checked.probes if p.neighbour_error is not None)
@@ -138,6 +142,28 @@ def print_checked(out: Console, checked: Checked) -> None:
         out.print("nothing is damaged", style="green")
 
 
+def print_comparison(out: Console, found: Comparison) -> None:
+    """Both sides, and the table of what differs."""
+    for side in (found.first, found.second):
+        out.print(f"{side.what}: {side.where}", markup=False, soft_wrap=True)
+    if found.refused or found.told:
+        out.print(views.difference_table(found))
+    else:
+        out.print("no field differs", style="green")
+
+
+def _stating(name: str, store: Path | None) -> StageArtifact:
+    """An artifact that states a contract."""
+    found = locate(
+        name, STATING, config=None, flow=options.DEFAULT_FLOW, settings=None, store=store, what="feature contract"
+    )
+    if found.record is None or found.record.kind not in STATING:
+        raise bad_input(
+            name, "this is no artifact with a feature contract", " or ".join(STATING), found=str(found.path)
+        )
+    return found.record.artifact(found.path)
+
+
 def _reader(artifact: str, found: Located) -> FeatureReader:
     from specflow.features.reader import FeatureReader
     from specflow.features.shard import DamagedShard
@@ -149,7 +175,7 @@ def _reader(artifact: str, found: Located) -> FeatureReader:
         raise bad_input(artifact, "the store cannot be read", hint, found=str(error)) from error
 
 
-def _as_artifact(found: Located) -> Any:
+def _as_artifact(found: Located) -> StageArtifact:
     from specflow.stages.contract import Artifact
 
     if found.record is not None:
@@ -157,7 +183,7 @@ def _as_artifact(found: Located) -> Any:
     return Artifact(kind=KIND, key="", path=found.path)
 
 
-def _target(found: Located, given: Path | None) -> Any:
+def _target(found: Located, given: Path | None) -> StageArtifact:
     from specflow.stages.contract import Artifact
 
     path = given or found.input_path("target")

@@ -188,14 +188,12 @@ def plain_columns(names: Sequence[str], *, left: Sequence[int] = (0,)) -> Table:
 
 
 def difference_table(found: Comparison) -> Table:
-    """What must agree and does not, under the names of both sides."""
-    table = plain_columns(found.header, left=(0, 1, 2))
-    table.title, table.title_justify, table.title_style = f"{found.use.value} do not fit together", "left", "bold"
-    for side in (found.first, found.second):
-        table.caption = f"{table.caption or ''}{side.what}: {side.where}\n"
-    table.caption_justify = "left"
+    """Every difference, under the names of both sides; what must agree comes first and is marked."""
+    table = plain_columns([*found.header, ""], left=(0, 1, 2, 3))
     for row in rows_of(found.refused):
-        table.add_row(*map(escape, row))
+        table.add_row(*map(escape, row), "must agree", style="red")
+    for row in rows_of(found.told):
+        table.add_row(*map(escape, row), "may differ")
     return table
 
 

@@ -6,7 +6,7 @@ A side is a target, stored features, a drafter or an export, as far as it states
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -46,6 +46,7 @@ class Use(Enum):
     TRAINED_ON = "a drafter and the features it was trained on"
     DRAFTS_FOR = "a drafter and the target it drafts for"
     EXPORT_OF = "an export and the drafter it was made of"
+    SAME = "two of a kind"
 
 
 USES: Mapping[Use, Rules] = {
@@ -54,7 +55,17 @@ USES: Mapping[Use, Rules] = {
     Use.TRAINED_ON: {**_SAME_TARGET, **_SAME_MEANING, "layer_ids": Rule.EQUAL},
     Use.DRAFTS_FOR: {**_SAME_TARGET, **_SAME_MEANING, "layer_ids": Rule.REACHABLE},
     Use.EXPORT_OF: dict.fromkeys(FeatureContract.__dataclass_fields__, Rule.EQUAL),
+    Use.SAME: {},
 }
+USE_OF_KINDS: Mapping[tuple[str, str], Use] = {
+    ("features", "target"): Use.CAPTURED_FROM,
+    ("drafter", "target"): Use.DRAFTS_FOR,
+    ("export", "target"): Use.DRAFTS_FOR,
+    ("drafter", "features"): Use.TRAINED_ON,
+    ("export", "features"): Use.TRAINED_ON,
+    ("export", "drafter"): Use.EXPORT_OF,
+}
+"""What artifacts of two kinds are to each other, the one that was made later first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +151,7 @@ def _holds(rule: Rule, one: Any, two: Any) -> bool:
     return bool(one == two)
 
 
-def rows_of(differences: tuple[Difference, ...]) -> Iterator[tuple[str, str, str]]:
+def rows_of(differences: Iterable[Difference]) -> Iterator[tuple[str, str, str]]:
     """A row of text for each difference; hashes are cut as far as they stay distinguishable."""
     for found in differences:
         yield found.field, *_shortened(found.ours, found.theirs)

@@ -33,14 +33,14 @@ class Checked:
     def as_json(self) -> dict[str, Any]:
         from specflow.features.comparison import rows_of
 
-        differences = [*self.comparison.refused] if self.comparison else []
+        differences = self.comparison.refused if self.comparison else ()
         return {
             "shards": self.shards,
             "documents": self.documents,
             "damaged_shards": self.damaged_shards,
             "damage": self.damage,
             "notes": self.notes,
-            "differences": [{"field": f, "features": a, "target": b} for f, a, b in rows_of(tuple(differences))],
+            "differences": [{"field": f, "features": a, "target": b} for f, a, b in rows_of(differences)],
             "probes": [asdict(probe) for probe in self.probes],
         }
 

@@ -89,6 +89,13 @@ def export_side(artifact: Artifact) -> Side:
     return Side(what="export", where=place(artifact), values=contract.to_dict())
 
 
+def side_of(artifact: Artifact) -> Side:
+    """Of an artifact of a kind that states a contract: target, features, drafter or export."""
+    return {"target": target_side, "features": features_side, "drafter": drafter_side, "export": export_side}[
+        artifact.kind
+    ](artifact)
+
+
 def require_fit(use: Use, first: Side, second: Side, context: Context, *, remedy: str) -> None:
     """Raise ``StageError`` with the table if they do not belong together; log what differs and may."""
     from specflow.features.comparison import compare, rows_of

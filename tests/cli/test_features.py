@@ -174,3 +174,26 @@ def test_bad_input_has_exit_code_2(made: Path, store: Path, tmp_path: Path) -> N
     (folder(store) / "store/zarr.json").unlink()
     assert specflow("features", "stat", folder(store)).exit_code == 2
     assert specflow("features", "verify", folder(store), "--documents", "0").exit_code == 1
+
+
+def test_two_contracts_are_compared(made: Path, store: Path) -> None:
+    same = specflow("features", "compare", folder(made), folder(store))
+    assert (same.exit_code, "no field differs" in same.stdout) == (0, True)
+    fits = specflow("features", "compare", key_of("target")[:9], key_of("features")[:9], "--store", made, "--json")
+    assert (fits.exit_code, document(fits)["differences"]) == (0, [])
+    assert document(fits)["first"]["kind"] == "features"
+    reader = FeatureReader(folder(store))
+    path = folder(store) / "contract.json"
+    changed = {**reader.contract.to_dict(), "precision": "bf16", "template_sha256": "0" * 64}
+    path.unlink()
+    FeatureContract.from_dict(changed).write(path)
+    told = document(specflow("features", "compare", folder(made), folder(store), "--json"))
+    assert {(d["field"], d["must_agree"]) for d in told["differences"]} == {
+        ("precision", False), ("template_sha256", False),
+    }  # fmt: skip
+    result = specflow("features", "compare", folder(store), folder(store, "target"))
+    assert result.exit_code == 1
+    row = next(line for line in result.stdout.splitlines() if line.startswith("template_sha256"))
+    assert row.split()[1] == "000000000000..."
+    assert row.endswith("must agree")
+    assert specflow("features", "compare", folder(made), made).exit_code == 2

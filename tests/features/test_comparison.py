@@ -114,6 +114,12 @@ def test_what_must_agree_must_be_stated() -> None:
         assert "not stated" in str(found)
 
 
+def test_two_of_a_kind_may_differ_in_everything_and_it_is_told() -> None:
+    for field in FeatureContract.__dataclass_fields__:
+        assert told(Use.SAME, side(), side(**{field: other(field)})) == [field]
+        assert refused(Use.SAME, side(), side(**{field: other(field)})) == []
+
+
 def test_the_message_names_both_sides_and_every_difference() -> None:
     found = compare(Use.CAPTURED_FROM, side(weights_sha256="e" * 64, hidden_size=9, precision="bf16"), TARGET)
     assert str(found).splitlines() == [

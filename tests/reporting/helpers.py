@@ -116,7 +116,7 @@ def report_data(names: tuple[str, ...] = ("dflash",)) -> ReportData:
             "head_share": None,
             "head_near_ties": 0,
             "precision": "fp32",
-        },  # fmt: skip
+        },
         lineage=[
             {"kind": "drafter", "item": "dflash", "key": "ab" * 32, "inputs": {"target": "cd" * 32}, "parameters": {}}
         ],
