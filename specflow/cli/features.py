@@ -95,6 +95,40 @@ def verify(
         raise typer.Exit(1)
 
 
+@group.command()
+def compare(
+    one: Annotated[str, typer.Argument(help="A path or the start of a key: features, target, drafter or export.")],
+    other: Annotated[str, typer.Argument(help="The same.")],
+    store: options.StoreOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Compare two feature contracts field by field.
+
+    Exit code 1 where a field differs that must agree for these kinds.
+    """
+    from specflow.features.comparison import USE_OF_KINDS, Use, rows_of
+    from specflow.features.comparison import compare as compared
+    from specflow.stages.fitting import side_of
+
+    first, second = (_stating(name, store) for name in (one, other))
+    if (second.kind, first.kind) in USE_OF_KINDS:
+        first, second = second, first
+    found = compared(USE_OF_KINDS.get((first.kind, second.kind), Use.SAME), side_of(first), side_of(second))
+    if as_json:
+        rows = [(True, *row) for row in rows_of(found.refused)] + [(False, *row) for row in rows_of(found.told)]
+        print_json(
+            {
+                "first": {"kind": first.kind, "where": found.first.where},
+                "second": {"kind": second.kind, "where": found.second.where},
+                "differences": [{"field": f, "first": a, "second": b, "must_agree": must} for must, f, a, b in rows],
+            }
+        )
+    else:
+        print_comparison(console(), found)
+    if found.refused:
+        raise typer.Exit(1)
+
+
 def find(artifact: str, *, config: str | None, flow: str, settings: list[str] | None, store: Path | None) -> Located:
     """The features artifact that a command is about; raises ``InputErrors``."""
     found = locate(artifact, (KIND,), config=config, flow=flow, settings=settings, store=store, what="features")

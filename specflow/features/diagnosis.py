@@ -69,6 +69,7 @@ def _faults(stored_TH: Tensor, wanted_TH: Tensor, tolerance: float, final_norm: 
     normed = final_norm(stored_TH) if final_norm else None
     if normed is not None and fits(normed):
         yield "they are the states before the final norm; the head reads those after it"
+    yield from _later_shift(stored_TH, wanted_TH, tolerance)
     for shift in _shifts(stored_TH.shape[0]):
         one, two = _shifted(stored_TH, wanted_TH, shift)
         if fits(one, two):
@@ -76,9 +77,8 @@ def _faults(stored_TH: Tensor, wanted_TH: Tensor, tolerance: float, final_norm: 
     scale_T = (stored_TH.float() * wanted_TH.float()).sum(-1) / wanted_TH.float().square().sum(-1).clamp_min(1e-24)
     if fits(stored_TH.float() / torch.where(scale_T > 0, scale_T, 1.0)[:, None]):
         low, high = float(scale_T.min()), float(scale_T.max())
-        factor = f"{low:.4g}" if high - low <= tolerance * high else f"{low:.4g} to {high:.4g}"
+        factor = f"{float(scale_T.median()):.3g}" if high - low <= tolerance * high else f"{low:.3g} to {high:.3g}"
         yield f"values are scaled by {factor}"
-    yield from _later_shift(stored_TH, wanted_TH, tolerance)
 
 
 def _reinterpreted(stored_TH: Tensor) -> Iterator[tuple[str, Tensor]]:

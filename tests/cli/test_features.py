@@ -48,7 +48,7 @@ def commit(store: ArtifactStore, kind: str, write: Callable[[Path], Any], made_f
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a target and features of it, in three shards."""
+    """A store with a target and features of it, in several shards."""
     root = tmp_path_factory.mktemp("made")
     store = ArtifactStore(root / "store")
     path = commit(store, "target", lambda path: [make_tiny_target(path, 0), state_fingerprint(path)], {})
@@ -59,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def features(output: Path) -> dict[str, Any]:
         context = FakeContext(root / "work")
-        params = CaptureParams(layer_ids=(0, 2), shard_tokens=400, batch_tokens=128, precision="fp32", threads=1)
+        params = CaptureParams(layer_ids=(0, 2), shard_tokens=200, batch_tokens=128, precision="fp32", threads=1)
         metrics = capture.run(inputs(target, tokens), params, context)
         shutil.copytree(context.output, output, dirs_exist_ok=True)
         return dict(metrics)
@@ -106,7 +106,9 @@ def test_sound_features_are_verified(made: Path) -> None:
     result = specflow("features", "verify", folder(made), "--json")
     assert result.exit_code == 0, result.output
     found = document(result)
-    assert (found["shards"], found["documents"], found["damage"], found["differences"]) == (3, 9, [], [])
+    shards = len(list((folder(made) / "store").glob("shard-*")))
+    assert (found["shards"], found["documents"], found["damage"], found["differences"]) == (shards, 9, [], [])
+    assert shards >= 3
     assert len(found["probes"]) == 4
     assert all(probe["error"] < 0.01 for probe in found["probes"])
     shown = specflow("features", "verify", key_of("features")[:9], "--store", made, "--documents", "2")
@@ -178,7 +180,7 @@ def test_bad_input_has_exit_code_2(made: Path, store: Path, tmp_path: Path) -> N
 
 def test_two_contracts_are_compared(made: Path, store: Path) -> None:
     same = specflow("features", "compare", folder(made), folder(store))
-    assert (same.exit_code, "no field differs" in same.stdout) == (0, True)
+    assert (same.exit_code, "no field differs" in same.stdout) == (0, True), same.output
     fits = specflow("features", "compare", key_of("target")[:9], key_of("features")[:9], "--store", made, "--json")
     assert (fits.exit_code, document(fits)["differences"]) == (0, [])
     assert document(fits)["first"]["kind"] == "features"
