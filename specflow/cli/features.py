@@ -79,14 +79,19 @@ def verify(
     target: Target = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Read every byte and compare the checksums; compute some documents again.
+    """Read every byte and compare checksums and token ids; compute some documents again.
 
     Exit code 1 where anything is damaged, or the features are not those of their target.
     """
     from specflow.stages.features_check import check_features
 
     found = find(artifact, config=config, flow=flow, settings=settings, store=store)
-    checked = check_features(_as_artifact(found), target=_target(found, target) if documents else None, count=documents)
+    checked = check_features(
+        _as_artifact(found),
+        target=_target(found, target) if documents else None,
+        count=documents,
+        tokens=found.input_path("tokens"),
+    )
     if as_json:
         print_json({"path": str(found.path), "key": found.record.key if found.record else None, **checked.as_json()})
     else:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from specflow.targets.target import Target
 
 
+SHOWN = 5
+
+
 @dataclass(slots=True, kw_only=True)
 class Checked:
     shards: int = 0
@@ -45,8 +48,11 @@ class Checked:
         }
 
 
-def check_features(artifact: Artifact, *, target: Artifact | None, count: int) -> Checked:
-    """Every checksum; with a ``target``, the contract against it and ``count`` documents computed again."""
+def check_features(artifact: Artifact, *, target: Artifact | None, count: int, tokens: Path | None = None) -> Checked:
+    """Every checksum; with a ``target``, the contract against it and ``count`` documents computed again.
+
+    With ``tokens``, the directory of the tokens artifact, the ids of every document are compared with it.
+    """
     from specflow.features.inspection import inspect_store
     from specflow.features.reader import FeatureReader
 
@@ -61,11 +67,40 @@ def check_features(artifact: Artifact, *, target: Artifact | None, count: int) -
         expected = artifact.metrics.get("documents", len(reader))
         if expected != len(reader):
             found.damage.append(f"{artifact.path}: holds {len(reader)} documents, {expected} were captured")
+        if tokens is None:
+            found.notes.append("token ids were not compared: the tokens artifact is not in the store")
+        else:
+            found.damage += _other_tokens(reader, tokens)
     if target is not None:
         fits = _compare(artifact, target, store, found)
         if fits and not store.damage and len(reader):
             _probe(target, reader, count, found)
     return found
+
+
+def _other_tokens(reader: FeatureReader, tokens: Path) -> list[str]:
+    """Documents whose ids or supervised tokens are not those of their row in the tokens artifact."""
+    from specflow.data.stored import StoredDocuments
+
+    documents = StoredDocuments(tokens)
+    wrong = []
+    try:
+        for position in range(len(reader)):
+            stored = reader.document(position)
+            rows = stored.token_ids_T.numel()
+            row = documents[stored.index] if stored.index < len(documents) else None
+            if row is None or (row.id, row.ids[:rows]) != (stored.id, stored.token_ids_T.tolist()):
+                wrong.append(f"document {stored.id or stored.index}: other token ids than row {stored.index + 1}")
+            elif row.supervised[:rows] != stored.supervised_T.tolist():
+                wrong.append(
+                    f"document {stored.id or stored.index}: other supervised tokens than row {stored.index + 1}"
+                )
+    finally:
+        documents.close()
+    shown = wrong[:SHOWN]
+    if len(wrong) > SHOWN:
+        shown.append(f"and {len(wrong) - SHOWN} more documents")
+    return [f"{line} of {tokens}" for line in shown]
 
 
 def _compare(artifact: Artifact, target: Artifact, store: Inspection, found: Checked) -> bool:

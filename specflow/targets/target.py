@@ -111,7 +111,10 @@ class Target:
     def final_norm(self, hidden: Tensor) -> Tensor | None:
         """``[..., H]`` as the last layer leaves it to what the head reads; none where the model names no such norm."""
         norm = getattr(self._backbone, "norm", None)
-        return norm(hidden.to(self.head_weight.dtype)) if isinstance(norm, nn.Module) else None
+        if not isinstance(norm, nn.Module):
+            return None
+        normed: Tensor = norm(hidden.to(self.head_weight.dtype))
+        return normed
 
     def forward(self, ids_BT: Tensor, cache: Cache, *, layer_ids: tuple[int, ...] = ()) -> TargetOutput:
         """Run T rows per request behind the committed ones; row i sees the committed prefix and rows <= i.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from specflow.config.capture import CaptureParams
+from specflow.data.documents import TOKENS_FILE, read_documents, write_documents
 from specflow.features.contract import FeatureContract
 from specflow.features.store import FeatureReader, FeatureWriter
 from specflow.stages import capture
@@ -20,7 +21,7 @@ from specflow.targets.tiny import make_tiny_target
 from specflow.workflow.commit import Attempt, Recipe
 from specflow.workflow.store import ArtifactStore
 from tests.cli.support import document, specflow
-from tests.stages.capture_helpers import greedy_documents, tokens_artifact
+from tests.stages.capture_helpers import greedy_documents
 from tests.stages.pipeline_helpers import FakeContext, inputs, state_fingerprint
 
 
@@ -55,7 +56,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = store.find("target", key_of("target"))
     assert target is not None
     loaded = Target.load(path, precision="fp32", threads=1)
-    tokens = tokens_artifact(root / "tokens", greedy_documents(loaded, shared=5, other=4))
+    documents = greedy_documents(loaded, shared=5, other=4)
+    commit(store, "tokens", lambda path: write_documents(path / TOKENS_FILE, documents), {"target": [key_of("target")]})
+    tokens = store.find("tokens", key_of("tokens"))
+    assert tokens is not None
 
     def features(output: Path) -> dict[str, Any]:
         context = FakeContext(root / "work")
@@ -64,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(context.output, output, dirs_exist_ok=True)
         return dict(metrics)
 
-    commit(store, "features", features, {"target": [key_of("target")]})
+    commit(store, "features", features, {"target": [key_of("target")], "tokens": [key_of("tokens")]})
     return store.root
 
 
@@ -146,6 +150,25 @@ def test_features_that_are_not_their_contracts_fail_the_probes(store: Path) -> N
     found = document(result)
     assert len(found["damage"]) == 4
     assert all("declared as layer 1 match layer 0 better" in line for line in found["damage"])
+
+
+def test_documents_that_are_not_those_of_the_tokens_are_named(store: Path) -> None:
+    path = folder(store, "tokens") / TOKENS_FILE
+    documents = read_documents(path)
+    documents[2].ids[3] += 1
+    documents[5].supervised[-1] = False
+    path.unlink()
+    write_documents(path, documents[:8])
+    found = document(specflow("features", "verify", folder(store), "--documents", "0", "--json"))
+    assert found["damage"] == [
+        f"document row-2: other token ids than row 3 of {path.parent}",
+        f"document row-5: other supervised tokens than row 6 of {path.parent}",
+        f"document row-8: other token ids than row 9 of {path.parent}",
+    ]
+    shutil.rmtree(path.parent)
+    result = specflow("features", "verify", folder(store), "--documents", "0", "--json")
+    assert result.exit_code == 0
+    assert document(result)["notes"] == ["token ids were not compared: the tokens artifact is not in the store"]
 
 
 def test_another_target_is_named_field_by_field(store: Path, tmp_path: Path) -> None:
