@@ -43,7 +43,7 @@ def row_errors(one_TH: Tensor, two_TH: Tensor) -> Tensor:
     """``[T]`` |one - two| / |two|; infinite where a value is not finite."""
     one, two = one_TH.float(), two_TH.float()
     errors = (one - two).norm(dim=-1) / two.norm(dim=-1).clamp_min(1e-12)
-    return errors.nan_to_num(nan=float("inf"), posinf=float("inf"))
+    return torch.where(errors.isnan(), torch.inf, errors)
 
 
 def explain(stored_TH: Tensor, wanted_TH: Tensor, *, tolerance: float, final_norm: Norm | None = None) -> str:
@@ -85,7 +85,7 @@ def _reinterpreted(stored_TH: Tensor) -> Iterator[tuple[str, Tensor]]:
     """The same bits read in another way."""
     bits = stored_TH.bfloat16().contiguous()
     yield "the bits of float16 values were read as bfloat16", bits.view(torch.float16)
-    pairs = bits.view(torch.uint8).unflatten(-1, (-1, 2)).flip(-1)
+    pairs = bits.view(torch.uint8).reshape(*bits.shape, 2).flip(-1)
     yield "the two bytes of each value are swapped", pairs.flatten(-2).view(torch.bfloat16)
 
 

@@ -114,7 +114,8 @@ def probe_document(
     last_error = float(row_errors(captured.last_hidden_TH, last_TH).max())
     if not last_error <= tolerance:
         raise failing.last_hidden(last_TH, last_error)
-    errors, neighbours = [last_error], []
+    errors = [last_error]
+    neighbours: list[float] = []
     for position, layer in enumerate(layer_ids):
         ours = captured.features_TKH[:, position]
         by_layer = {k: float(row_errors(ours, states[k]).max()) for k in (layer - 1, layer, layer + 1)}
