@@ -188,7 +188,7 @@ def print_comparison(out: Console, found: Comparison) -> None:
     if found.refused or found.told:
         out.print(views.difference_table(found))
     else:
-        out.print("no field differs", style="green")
+        out.print("no field that both state differs", style="green")
 
 
 def _stating(name: str, store: Path | None) -> StageArtifact:
