@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from specflow.cli import options
+from specflow.cli.locating import locate
 from specflow.cli.output import console, print_json
-from specflow.cli.work import bad_input, open_store, open_work
-from specflow.workflow.record import RECORD_NAME, ArtifactRecord
-from specflow.workflow.store import ArtifactNotFound, ArtifactStore
+from specflow.cli.work import bad_input
 
 if TYPE_CHECKING:
     from specflow.data.viewing import View
@@ -59,8 +58,8 @@ def inspect(
     """
     from specflow.data.viewing import Words, load_words, views
 
-    path, found = _locate(artifact, config=config, flow=flow, settings=settings, store=store)
-    tokenizer = target or found
+    found = locate(artifact, KINDS, config=config, flow=flow, settings=settings, store=store, what="rows to show")
+    path, tokenizer = found.path, target or found.input_path("target")
     words = load_words(tokenizer) if tokenizer else Words()
     try:
         rows = (view for view in views(path, words, each=ids) if _wanted(view, row, row_id, split, kind))
@@ -120,43 +119,6 @@ def _wanted(view: View, row: int | None, row_id: str | None, split: str | None, 
         (row, view.row), (row_id, view.id), (split, view.split), (kind, view.kind),
     )  # fmt: skip
     return all(want is None or want == have for want, have in asked)
-
-
-def _locate(
-    name: str, *, config: str | None, flow: str, settings: list[str] | None, store: Path | None
-) -> tuple[Path, Path | None]:
-    """Where the rows are, and the directory of the target they belong to, if it is known."""
-    if name in KINDS and config is not None:
-        work = open_work(flow, config, settings=settings or (), store=store)
-        nodes = [node for node in work.plan(verify=False).nodes if node.kind == name]
-        if not nodes or nodes[0].record is None:
-            made = nodes[0].node.stage if nodes else name
-            raise bad_input(name, "has not been made yet", f"run `specflow {made} --config {config} --upstream` first")
-        return _of_record(work.store, nodes[0].record, work.store.path(name, nodes[0].key))
-    path = Path(name)
-    if path.exists():
-        folder = path if path.is_dir() else path.parent
-        if not (folder / RECORD_NAME).exists():
-            return path, None
-        record = ArtifactRecord.model_validate_json((folder / RECORD_NAME).read_bytes())
-        return _of_record(ArtifactStore(folder.absolute().parents[1]), record, path)
-    if name in KINDS:
-        raise bad_input(name, "which?", "--config FILE, a path, or the start of a key")
-    known = open_store(config, store)
-    try:
-        found = known.resolve(name)
-    except ArtifactNotFound as error:
-        raise bad_input(name, str(error), "`tokens` or `conversations` with --config, a path, or a key") from error
-    record_found = known.record(found.kind, found.key)
-    if record_found is None or found.kind not in KINDS:
-        raise bad_input(name, "this artifact has no rows to show", " or ".join(KINDS), found=found.kind)
-    return _of_record(known, record_found, found.path)
-
-
-def _of_record(store: ArtifactStore, record: ArtifactRecord, path: Path) -> tuple[Path, Path | None]:
-    keys = record.inputs.get("target", ())
-    target = store.find("target", keys[0]) if keys else None
-    return path, target.path if target else None
 
 
 def register(app: typer.Typer) -> None:

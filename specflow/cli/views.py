@@ -13,6 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from specflow.cli.output import bytes_text, duration_text
+from specflow.features.comparison import Comparison, rows_of
 from specflow.workflow.collection import Removed
 from specflow.workflow.planning import Plan, PlannedNode
 from specflow.workflow.record import ArtifactRecord
@@ -175,6 +176,24 @@ def value_table(title: str, values: Mapping[str, Any]) -> Table:
     table.add_column(overflow="fold")
     for name, value in flatten(values):
         table.add_row(escape(name), escape(value))
+    return table
+
+
+def plain_columns(names: Sequence[str], *, left: Sequence[int] = (0,)) -> Table:
+    """A table without lines; the columns at ``left`` are aligned to the left, the others hold numbers."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place in left else "right", overflow="fold")
+    return table
+
+
+def difference_table(found: Comparison) -> Table:
+    """Every difference, under the names of both sides; what must agree comes first and is marked."""
+    table = plain_columns([*found.header, ""], left=(0, 1, 2, 3))
+    for row in rows_of(found.refused):
+        table.add_row(*map(escape, row), "must agree", style="red")
+    for row in rows_of(found.told):
+        table.add_row(*map(escape, row), "may differ")
     return table
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,6 +57,22 @@ InputFile = Annotated[InputPath, AfterValidator(_no_directory)]
 
 def increasing(values: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """Validator of layer ids: at least 0, unique and increasing."""
-    if values and (values[0] < 0 or any(b <= a for a, b in itertools.pairwise(values))):
-        raise wrong("layer ids out of order", found=list(values), expected="unique ids from 0 up, in increasing order")
+    if (values and list(values) != sorted(set(values))) or any(value < 0 for value in values or ()):
+        raise wrong(
+            "layer ids out of order",
+            found=list(values or ()),
+            expected="unique ids from 0 up, in increasing order",
+            hint=_out_of_order(values or ()),
+        )
     return values
+
+
+def _out_of_order(values: tuple[int, ...]) -> str:
+    """Which of them, and what it would be in order."""
+    found = [f"{value} is below 0" for value in sorted({v for v in values if v < 0})]
+    found += [
+        f"{value} stands {values.count(value)} times" for value in sorted({v for v in values if values.count(v) > 1})
+    ]
+    if list(values) != sorted(values):
+        found.append(f"in order: {sorted({v for v in values if v >= 0})}")
+    return "; ".join(found)

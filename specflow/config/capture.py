@@ -66,7 +66,9 @@ class CaptureParams(Section):
         default=StoreOptions(), description="How that URL is reached.", json_schema_extra=NOT_IN_KEY
     )
     precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")
-    probe_rows: int = Field(default=2, ge=0, description="Documents per shard recomputed alone as a check.")
+    probe_rows: int = Field(
+        default=2, ge=0, description="Documents per shard recomputed alone as a check; one of the store always is."
+    )
     share_prefixes: bool = Field(
         default=True, description="Compute the tokens that documents have in common at their start only once."
     )

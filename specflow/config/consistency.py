@@ -63,8 +63,8 @@ def _beyond_the_target(config: Config) -> Iterator[Inconsistency]:
                 ("capture", "layer_ids"),
                 "layers that cannot be captured",
                 missing,
-                f"ids from 0 to {facts.layers - 2}: the target has {facts.layers} layers, and the last one's output is "
-                "kept anyway",
+                f"ids from 0 to {facts.layers - 2}: the target has {facts.layers} layers ({config.target.source}), and "
+                "the last one's output is kept anyway",
             )
     if facts.positions is not None:
         lengths: list[tuple[KeyPath, int, int]] = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import overload
 
 from specflow.data.documents import TOKENS_FILE, TokenDocument, parse_line
+from specflow.data.thinking import mode_name
 
 
 class StoredDocuments(Sequence[TokenDocument]):
@@ -18,11 +19,16 @@ class StoredDocuments(Sequence[TokenDocument]):
         self._file = (path / TOKENS_FILE if path.is_dir() else path).open("rb")
         self._starts: list[int] = []
         self.ids: list[array[int]] = []
+        modes: set[bool | None] = set()
         start = 0
         for line in self._file:
             self._starts.append(start)
-            self.ids.append(array("i", json.loads(line)["ids"]))
+            row = json.loads(line)
+            self.ids.append(array("i", row["ids"]))
+            modes.add(row.get("thinking"))
             start += len(line)
+        self.thinking = mode_name(modes)
+        """What the documents are rendered in, together."""
 
     def __len__(self) -> int:
         return len(self._starts)

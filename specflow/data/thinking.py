@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from specflow.data.conversations import Defect
 
@@ -27,3 +28,10 @@ def mode_defect(text: str, *, reasoning: str | None, declared: bool | None, fini
     if declared and not found and not reasoning and finish != "length":
         return Defect("thinking_missing", "thinking is true, the answer has no thoughts")
     return None
+
+
+def mode_name(modes: Collection[bool | None]) -> str:
+    """One word for the thinking modes of documents: ``template_default``, ``on``, ``off``, or ``mixed``."""
+    names = {None: "template_default", True: "on", False: "off"}
+    found = {names[mode] for mode in modes} or {"template_default"}
+    return found.pop() if len(found) == 1 else "mixed"

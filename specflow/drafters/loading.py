@@ -14,6 +14,10 @@ from torch import nn
 
 from specflow.drafters.base import Proposer
 from specflow.drafters.registry import Host, get_method
+from specflow.features.contract import FeatureContract
+
+CONTRACT_HASH = "feature_contract_hash"
+"""Beside the contract in ``manifest.json``, for readers that only compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +33,18 @@ class Manifest:
     layer_convention: str = "output_of_layer"
     mask_token: str
     mask_token_id: int
-    feature_contract: str
-    """Hash of the feature contract it was trained on."""
+    feature_contract: FeatureContract
+    """Of the features it was trained on, whole."""
     target_fingerprint: Mapping[str, Any]
     lineage: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "layer_ids": list(self.layer_ids)}
+        return {
+            **asdict(self),
+            "layer_ids": list(self.layer_ids),
+            "feature_contract": self.feature_contract.to_dict(),
+            CONTRACT_HASH: self.feature_contract.hash,
+        }
 
 
 def save_drafter(directory: Path, network: nn.Module, manifest: Manifest) -> None:
@@ -49,13 +58,22 @@ def save_drafter(directory: Path, network: nn.Module, manifest: Manifest) -> Non
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest under ``path`` (the drafter's directory or its artifact); ``ValueError`` on foreign keys."""
+    """The manifest under ``path`` (the drafter's directory or its artifact).
+
+    Raises ``ValueError`` on foreign keys, and where the feature contract is not whole or not the one of its hash.
+    """
     file = drafter_directory(path) / "manifest.json"
     values = json.loads(file.read_text())
+    stated = values.pop(CONTRACT_HASH, None)
     unknown = sorted(set(values) - {f.name for f in fields(Manifest)})
     if unknown:
         raise ValueError(f"{file}: unknown manifest keys {unknown}")
-    return Manifest(**{**values, "layer_ids": tuple(values["layer_ids"])})
+    if not isinstance(values.get("feature_contract"), dict):
+        raise ValueError(f"{file}: expected the whole feature contract, found {values.get('feature_contract')!r}")
+    contract = FeatureContract.from_dict(values["feature_contract"], where=f"{file}: feature_contract")
+    if stated != contract.hash:
+        raise ValueError(f"{file}: the feature contract was changed: its hash is {contract.hash}, {stated} is stated")
+    return Manifest(**{**values, "layer_ids": tuple(values["layer_ids"]), "feature_contract": contract})
 
 
 def load_network(path: Path) -> nn.Module:

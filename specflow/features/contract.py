@@ -47,7 +47,12 @@ class FeatureContract:
     """``all``, or ``usable``: none after the last that training can use. Rows are never shifted against the token
     ids: row t is of token t."""
     thinking: str = "template_default"
-    """Thinking mode the conversations were rendered in."""
+    """Mode the conversations were rendered in: ``template_default``, ``on``, ``off``, or ``mixed``."""
+
+    def __post_init__(self) -> None:
+        ids = self.layer_ids
+        if not ids or ids[0] < 0 or list(ids) != sorted(set(ids)):
+            raise ValueError(f"feature contract: layer_ids {list(ids)}: expected unique ids from 0 up, increasing")
 
     @classmethod
     def for_target(
@@ -59,6 +64,7 @@ class FeatureContract:
         precision: str,
         dtype: str = "bfloat16",
         rows: str = "all",
+        thinking: str = "template_default",
     ) -> FeatureContract:
         """``fingerprint`` holds the four ``*_sha256`` values that the target artifact states."""
         hashes = {name: str(fingerprint[name]) for name in FINGERPRINT_FIELDS}
@@ -70,6 +76,7 @@ class FeatureContract:
             dtype=dtype,
             scale_layout="none" if dtype == "bfloat16" else SCALE_LAYOUT,
             rows=rows,
+            thinking=thinking,
         )
 
     @classmethod

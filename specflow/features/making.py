@@ -16,7 +16,7 @@ from specflow.features.capture import Captured
 from specflow.features.document import Document
 from specflow.features.engine import CaptureJob, make_engine
 from specflow.features.plan import Batch
-from specflow.features.probes import Probe, probe_document
+from specflow.features.probes import Probe, documents_to_probe, probe_document
 from specflow.features.store import FeatureWriter
 from specflow.targets.device import device_of
 from specflow.targets.target import Target
@@ -41,13 +41,19 @@ class ShardTask:
         return hashlib.sha256(json.dumps([contract_hash, rows]).encode()).hexdigest()
 
 
-class ShardMaker:
-    """Makes shards in this process. ``advance`` is told the tokens of every batch."""
+def load_target(job: CaptureJob, *, worker: int = 0) -> Target:
+    device = device_of(job.device, worker)
+    return Target.load(job.target, precision=job.precision, threads=job.threads, device=device)
 
-    def __init__(self, job: CaptureJob, *, advance: Callable[[int], None], worker: int = 0) -> None:
+
+class ShardMaker:
+    """Makes shards in this process. ``advance`` is told the tokens of every batch; no ``target``: it is loaded."""
+
+    def __init__(
+        self, job: CaptureJob, *, advance: Callable[[int], None], worker: int = 0, target: Target | None = None
+    ) -> None:
         self._job, self._advance = job, advance
-        device = device_of(job.device, worker)
-        self._target = Target.load(job.target, precision=job.precision, threads=job.threads, device=device)
+        self._target = target or load_target(job, worker=worker)
         self._ids: dict[int, Sequence[int]] = {}
         self._engine = make_engine(job, self._target, self._ids)
         self._writer = FeatureWriter(job.root, job.contract)
@@ -86,12 +92,9 @@ class ShardMaker:
         return notes, [_row(i, task.documents[i], c) for i, c in good.items()]
 
     def _probe(self, task: ShardTask, captured: Mapping[int, Captured]) -> list[Probe]:
-        """Documents spread evenly over the shard."""
-        indices = list(captured)
-        count = min(self._job.params.probe_rows, len(indices))
-        chosen = {indices[(2 * n + 1) * len(indices) // (2 * count)] for n in range(count)}
-        layers = self._job.params.layer_ids
-        return [probe_document(self._target, layers, task.documents[i], captured[i]) for i in sorted(chosen)]
+        params = self._job.params
+        chosen = documents_to_probe(list(captured), per_shard=params.probe_rows, shard=task.number)
+        return [probe_document(self._target, params.layer_ids, task.documents[i], captured[i]) for i in chosen]
 
     def _write(self, number: int, notes: Notes, rows: Sequence[Document]) -> tuple[int, Notes]:
         self._writer.write(number, rows, extra={NOTES: notes})

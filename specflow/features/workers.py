@@ -16,6 +16,7 @@ from specflow.features.engine import CaptureJob
 from specflow.features.making import Notes, ShardMaker, ShardTask
 from specflow.features.probes import ProbeFailure
 from specflow.features.worker import serve
+from specflow.targets.target import Target
 
 END_SECONDS = 3.0
 PRELOADED = (
@@ -55,15 +56,21 @@ class _Worker:
 
 
 def make_shards(
-    job: CaptureJob, tasks: Iterable[ShardTask], *, workers: int, logs: Path, advance: Callable[[int], None]
+    job: CaptureJob,
+    tasks: Iterable[ShardTask],
+    *,
+    workers: int,
+    logs: Path,
+    advance: Callable[[int], None],
+    target: Target | None = None,
 ) -> Iterator[tuple[int, Notes]]:
-    """Number and notes of every task's shard, as they are committed; one worker is this process.
+    """Number and notes of every task's shard, as they are committed; one worker is this process, with ``target``.
 
     Raises :class:`WorkerFailed`, or what :class:`ShardMaker` raises; whatever has been committed by then stays.
     Closing the iterator ends the processes, and so does the end of this one, however it comes.
     """
     if workers == 1:
-        yield from ShardMaker(job, advance=advance).make(tasks)
+        yield from ShardMaker(job, advance=advance, target=target).make(tasks)
         return
     logs.mkdir(parents=True, exist_ok=True)
     running: list[_Worker] = []

@@ -176,6 +176,8 @@ def _set_aside(made: Made) -> list[dict[str, Any]]:
                 place = f"{row.get('source', '')}:{row.get('row', '')}".strip(":")
                 examples.setdefault(reason, f"{place} {row.get('detail') or ''}".strip())
     of = made.metrics.get("prompts", made.metrics.get("rows"))
+    if made.kind == "features" and "documents" in made.metrics:
+        of = made.metrics["documents"] + made.metrics.get("quarantined", 0)
     return [
         {"made": made.kind, "reason": reason, "rows": rows, "of": of, "example": examples[reason]}
         for reason, rows in sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -33,7 +33,7 @@ def render_html(data: ReportData) -> str:
         comparison=_comparison(data.drafters) if len(data.drafters) > 1 else None,
         drafters=[_drafter(d) for d in data.drafters],
         corpus=_corpus(data.corpus),
-        features_rows=[(k, text.compact(v)) for k, v in sorted(data.features.items())],
+        features_rows=_features(data.features),
         limits=limits(best),
         conventions=_conventions(best.benchmark) if best and best.benchmark else [],
         lineage=[_lineage(row) for row in data.lineage],
@@ -229,6 +229,39 @@ def _corpus(corpus: Corpus) -> dict[str, Any]:
             for row in corpus.set_aside
         ],
     }  # fmt: skip
+
+
+def _features(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was captured and how it was checked, then the other figures of the capture by name."""
+    if not metrics:
+        return []
+    bytes_, per_token = metrics.get("bytes"), metrics.get("bytes_per_token")
+    shown = {
+        "documents": text.count(metrics.get("documents")),
+        "tokens": text.count(metrics.get("tokens")),
+        "bytes": f"{text.count(bytes_)}, {text.number(per_token, 0)} a token",
+        "set aside, not finite": text.count(metrics.get("quarantined")),
+        "documents computed again": f"{text.count(metrics.get('probe_documents'))} while capturing, "
+        f"{text.count(metrics.get('stored_documents_probed'))} read back from the store",
+        "largest difference of a row": text.compact(metrics.get("probe_error")),
+        "smallest to a neighbouring layer": text.compact(metrics.get("probe_neighbour_error")),
+        "head chooses the answer's token": _agreement(metrics, "alignment"),
+        "head chooses as on the document alone": _agreement(metrics, "head"),
+    }
+    known = {
+        "documents", "tokens", "bytes", "bytes_per_token", "quarantined", "probe_documents", "stored_documents_probed",
+        "probe_error", "probe_neighbour_error",
+        *(f"{name}_{part}" for name in ("alignment", "head") for part in ("rows", "share", "near_ties")),
+    }  # fmt: skip
+    return [*shown.items(), *((k, text.compact(v)) for k, v in sorted(metrics.items()) if k not in known)]
+
+
+def _agreement(metrics: Mapping[str, Any], name: str) -> str:
+    rows = metrics.get(f"{name}_rows")
+    if not rows:
+        return "no rows to judge"
+    share, ties = metrics.get(f"{name}_share"), metrics.get(f"{name}_near_ties")
+    return f"{text.percent(share, 2)} of {text.count(rows)} rows, and {text.count(ties)} near ties"
 
 
 def _conventions(result: Mapping[str, Any]) -> list[tuple[str, str]]:

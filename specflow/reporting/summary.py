@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specflow.config.columns import plain_table
 from specflow.reporting import text
 from specflow.reporting.collect import DrafterResult, ReportData
 
@@ -60,7 +61,7 @@ def summary_table(drafters: Sequence[DrafterResult]) -> str:
                     text.interval(line["speedup_low"], line["speedup_high"]),
                 ]
             )
-    return text.plain_table(rows, left=2)
+    return plain_table(rows, left=2)
 
 
 def _drafter(drafter: DrafterResult) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
     path = inputs.one("target").path
     requests = heldout_requests(iterate_documents(inputs.one("tokens").path), per_kind=params.prompts_per_kind)
     precision, threads = resolved(context.scratch, path, precision=params.precision, threads=params.threads)
+    _same_contract(inputs, context, precision=precision)
     target = Target.load(path, precision=precision, threads=threads)
     proposer = load_drafter(inputs.one("drafter").path, target)
 
@@ -103,6 +104,26 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
     return _metrics(record)
 
 
+def _same_contract(inputs: Inputs, context: Context, *, precision: str) -> None:
+    """``StageError`` unless the drafter is this target's; precision and thinking mode may differ, and are told."""
+    from dataclasses import replace
+
+    from specflow.features.comparison import Use
+    from specflow.stages.fitting import RETRAIN, drafter_side, require_fit, target_side
+
+    target = target_side(inputs.one("target"), precision=precision)
+    target = replace(target, values={**target.values, "thinking": _thinking(inputs)})
+    require_fit(Use.DRAFTS_FOR, drafter_side(inputs.one("drafter")), target, context, remedy=RETRAIN)
+
+
+def _thinking(inputs: Inputs) -> str:
+    """Mode of the held-out prompts."""
+    from specflow.data.documents import iterate_documents
+    from specflow.data.thinking import mode_name
+
+    return mode_name({d.thinking for d in iterate_documents(inputs.one("tokens").path) if d.split == "heldout"})
+
+
 def _circumstances(inputs: Inputs, params: BenchParams, *, target: Any, requests: Sequence[Any]) -> dict[str, Any]:
     """Everything a reader must know to compare the figures with others."""
     from specflow.decoding.metrics import TAU_CONVENTION
@@ -117,7 +138,7 @@ def _circumstances(inputs: Inputs, params: BenchParams, *, target: Any, requests
         "format": 1,
         "conventions": {"tau": TAU_CONVENTION, **CONVENTIONS},
         "sampling": {"name": "greedy", "temperature": 0.0},
-        "template": {"sha256": fingerprint.get("template_sha256"), "thinking": "template default"},
+        "template": {"sha256": fingerprint.get("template_sha256"), "thinking": _thinking(inputs)},
         "dataset": {
             "sha256": requests_hash(requests),
             "prompts": len(requests),
@@ -141,6 +162,8 @@ def _circumstances(inputs: Inputs, params: BenchParams, *, target: Any, requests
             "block_size": manifest.block_size,
             "num_proposals": manifest.num_proposals,
             "layer_ids": list(manifest.layer_ids),
+            "trained_in_precision": manifest.feature_contract.precision,
+            "feature_contract": manifest.feature_contract.hash,
         },
         "target": fingerprint,
         "baseline": "plain decoding of the same engine, alternating with speculative decoding in this run",

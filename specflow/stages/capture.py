@@ -6,7 +6,6 @@ the rest. The shards are a pure function of documents and parameters, whoever ma
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specflow.config.capture import CaptureParams
-from specflow.config.target_facts import target_facts
 from specflow.stages.contract import Arity, Artifact, Context, Estimate, Inputs, Metrics, Problem, StageError
 
 if TYPE_CHECKING:
@@ -23,10 +21,13 @@ if TYPE_CHECKING:
     from specflow.features.engine import CaptureJob
     from specflow.features.making import Notes, ShardTask
     from specflow.features.probes import Probe
+    from specflow.targets.target import Target
 
 NAME = "capture"
 KIND = "features"
 INPUTS = {"target": Arity.ONE, "tokens": Arity.ONE}
+STORED_PROBES = 2
+"""Documents read back from the finished store and computed again, whatever ``probe_rows`` is."""
 
 
 def check(params: CaptureParams) -> Iterable[Problem]:
@@ -55,9 +56,9 @@ def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
     from specflow.data.stored import StoredDocuments
     from specflow.features.location import StorageError
 
-    job = _job(inputs.one("target"), params, context)
     documents = StoredDocuments(inputs.one("tokens").path)
     try:
+        job = _job(inputs.one("target"), documents, params, context)
         _keep_where_asked(params, context)
         return _Capture(job, documents, context).run()
     except StorageError as error:
@@ -82,17 +83,16 @@ def _keep_where_asked(params: CaptureParams, context: Context) -> None:
         context.log(f"shards are written to {wanted}")
 
 
-def _job(target: Artifact, params: CaptureParams, context: Context) -> CaptureJob:
+def _job(target: Artifact, documents: StoredDocuments, params: CaptureParams, context: Context) -> CaptureJob:
     """What this run does, with everything decided that the parameters leave to the machine."""
     from specflow.features.contract import FeatureContract
     from specflow.features.engine import CaptureJob
     from specflow.features.quantise import DTYPES
+    from specflow.stages.fitting import target_side
     from specflow.stages.machine import resolved, resolved_device
 
-    facts = target_facts(str(target.path))
-    if facts.layers is None or facts.hidden_size is None:
-        raise StageError(f"{target.path}/config.json names no num_hidden_layers or hidden_size: make the target again")
-    _require_layers(params.layer_ids, facts.layers)
+    side = target_side(target)
+    _require_layers(params.layer_ids, side.values["layers"], where=side.where)
     device = resolved_device(context.scratch, params.device)
     precision, threads = resolved(
         context.scratch,
@@ -102,14 +102,14 @@ def _job(target: Artifact, params: CaptureParams, context: Context) -> CaptureJo
         workers=params.workers,
         device=device,
     )
-    fingerprint = json.loads(target.file("fingerprint.json").read_text(encoding="utf-8"))
     contract = FeatureContract.for_target(
-        fingerprint,
+        side.values,
         layer_ids=params.layer_ids,
-        hidden_size=facts.hidden_size,
+        hidden_size=side.values["hidden_size"],
         precision=precision,
         dtype=DTYPES[params.storage],
         rows=params.rows,
+        thinking=documents.thinking,
     )
     return CaptureJob(
         target=target.path,
@@ -122,12 +122,13 @@ def _job(target: Artifact, params: CaptureParams, context: Context) -> CaptureJo
     )
 
 
-def _require_layers(layer_ids: tuple[int, ...], num_layers: int) -> None:
+def _require_layers(layer_ids: tuple[int, ...], num_layers: int, *, where: str) -> None:
     wrong = [k for k in layer_ids if not 0 <= k < num_layers - 1]
     if wrong:
+        last = f"; {num_layers - 1} is the last layer, whose output is kept as last_hidden anyway"
         raise StageError(
-            f"capture.layer_ids: {list(layer_ids)} asks for {wrong}, but the target has {num_layers} layers: "
-            f"expected ids from 0 to {num_layers - 2} (the last layer's output is kept as last_hidden)"
+            f"capture.layer_ids: {list(layer_ids)} asks for {wrong}, but the target has {num_layers} layers ({where}): "
+            f"expected ids from 0 to {num_layers - 2}{last if num_layers - 1 in wrong else ''}"
         )
 
 
@@ -149,6 +150,7 @@ class _Capture:
         )
         self._writer = FeatureWriter(context.scratch, job.contract)
         self._notes: dict[int, Notes] = {}
+        self._loaded: Target | None = None
         self._seconds = 0.0
         self._computed = 0
 
@@ -233,6 +235,7 @@ class _Capture:
                 self._job,
                 (self._task(n) for n in missing),
                 workers=workers,
+                target=self._target() if workers == 1 else None,
                 logs=self._context.scratch / "logs",
                 advance=progress.advance,
             )
@@ -257,11 +260,11 @@ class _Capture:
         output = self._context.output
         write_quarantine(output / "quarantine.jsonl", bad)
         self._writer.publish(output)
-        self._require_all(len(self._documents) - len(bad))
+        stored = self._require_all(len(self._documents) - len(bad))
         left_out = {index for note in notes for index, _ in note["not_finite"]}
         tokens = sum(len(ids) for index, ids in enumerate(self._ids) if index not in left_out)
         padded, padding = computed_tokens(self._ids, self._plan)
-        rows = sum(p.rows for p in probes)
+        rows, head = sum(p.rows for p in probes), sum(p.head_rows for p in probes)
         return {
             "documents": len(self._documents) - len(bad),
             "tokens": tokens,
@@ -287,11 +290,28 @@ class _Capture:
             "alignment_rows": rows,
             "alignment_share": sum(p.chosen for p in probes) / rows if rows else None,
             "alignment_near_ties": sum(p.near_ties for p in probes),
+            "head_rows": head,
+            "head_share": sum(p.head_equal for p in probes) / head if head else None,
+            "head_near_ties": sum(p.head_near_ties for p in probes),
+            "stored_documents_probed": stored,
         }
 
-    def _require_all(self, expected: int) -> None:
+    def _target(self) -> Target:
+        """In this process; loaded when first needed."""
+        from specflow.features.making import load_target
+
+        self._loaded = self._loaded or load_target(self._job)
+        return self._loaded
+
+    def _require_all(self, expected: int) -> int:
+        """The store as a reader sees it: every document, and some probed once more; returns how many."""
+        from specflow.features.probes import ProbeFailure, probe_store
         from specflow.features.reader import FeatureReader
 
-        found = len(FeatureReader(self._context.output, checksums=False))
-        if found != expected:
-            raise StageError(f"capture: {expected} documents were asked for, the store holds {found}")
+        reader = FeatureReader(self._context.output, checksums=False)
+        if len(reader) != expected:
+            raise StageError(f"capture: {expected} documents were asked for, the store holds {len(reader)}")
+        try:
+            return len(probe_store(self._target(), reader, documents=STORED_PROBES))
+        except ProbeFailure as failure:
+            raise StageError(f"capture: read back from the store, {failure}") from failure

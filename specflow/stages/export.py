@@ -30,15 +30,20 @@ def estimate(params: ExportParams) -> Estimate:
 def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     """Payload: ``draft/``, ``launch.json``, ``lint.json``, ``manifest.json``.
 
-    Raises ``StageError`` listing every lint finding; nothing is exported then.
+    ``draft/`` holds the feature contract too: it is what is copied to a server. Raises ``StageError`` where the
+    drafter is not this target's, or listing every lint finding; nothing is exported then.
     """
     from safetensors.torch import load_file
 
+    from specflow.drafters.loading import read_manifest
+    from specflow.features.comparison import Use
     from specflow.serving.launch import launch_record
     from specflow.serving.layouts import dflash
     from specflow.serving.lint import lint, read_draft
+    from specflow.stages.fitting import EXPORTED_CONTRACT, RETRAIN, drafter_side, require_fit, target_side
 
     target, drafter = inputs.one("target"), inputs.one("drafter")
+    require_fit(Use.DRAFTS_FOR, drafter_side(drafter), target_side(target), context, remedy=RETRAIN)
     geometry, manifest = _json(drafter.file("drafter/config.json")), _json(drafter.file("drafter/manifest.json"))
     target_config = _json(target.file("config.json"))
     trained = load_file(str(drafter.file("drafter/model.safetensors")))
@@ -66,6 +71,7 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
             f"{listed}\nA server would load it without an error and accept few or none of its proposals."
         )
     _transformers_reads(draft, config)
+    read_manifest(drafter.path).feature_contract.write(context.output / EXPORTED_CONTRACT)
     _write(context.output / "lint.json", report.as_json())
     _write(context.output / "launch.json", launch)
     _write(

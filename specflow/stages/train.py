@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specflow.config.drafter import DFlashParams
-from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+from specflow.stages.contract import Arity, Artifact, Context, Estimate, Inputs, Metrics, Problem, StageError
 
 if TYPE_CHECKING:
     from specflow.drafters.dflash.network import DFlashNetwork
     from specflow.drafters.target_weights import TargetWeights
-    from specflow.features.contract import FeatureContract
     from specflow.features.reader import FeatureReader
     from specflow.training.data import Documents
     from specflow.training.frozen import FrozenEnds
@@ -86,11 +85,10 @@ def _run(inputs: Inputs, params: DFlashParams, context: Context) -> Metrics:
     from specflow.training.frozen import FrozenEnds, choose_softmax_tokens
 
     target, features = inputs.one("target"), inputs.one("features")
-    fingerprint = json.loads(target.file("fingerprint.json").read_text())
+    fingerprint = _check_contract(target, features, params, context)
     weights, reader = TargetWeights(target.path), FeatureReader(features.path)
-    _check_contract(reader.contract, fingerprint, weights, target.key, features.key)
     layer_ids = params.layer_ids or reader.contract.layer_ids
-    columns = _columns(layer_ids, reader.contract)
+    columns = [reader.contract.layer_ids.index(i) for i in layer_ids]
     documents = Documents(reader, columns=columns, last_hidden=params.train.soft_targets > 0)
     train = reader.indices("train")
     coverage = Coverage.of(documents, train)
@@ -119,7 +117,7 @@ def _run(inputs: Inputs, params: DFlashParams, context: Context) -> Metrics:
         layer_ids=layer_ids,
         mask_token=mask_token,
         mask_token_id=mask_id,
-        feature_contract=reader.contract.hash,
+        feature_contract=reader.contract,
         target_fingerprint=fingerprint,
         lineage={"target": target.key, "features": features.key, "start": start, "step": outcome.state.best_step},
     )
@@ -137,36 +135,21 @@ def _run(inputs: Inputs, params: DFlashParams, context: Context) -> Metrics:
     }
 
 
-def _check_contract(
-    contract: FeatureContract, fingerprint: dict[str, str], weights: TargetWeights, target: str, features: str
-) -> None:
-    from specflow.features.contract import FeatureContract
+def _check_contract(target: Artifact, features: Artifact, params: DFlashParams, context: Context) -> dict[str, str]:
+    """The target's fingerprint, if the features are its own and hold what the drafter reads; else ``StageError``."""
+    from specflow.features.comparison import Side, Use
+    from specflow.stages.fitting import features_side, require_fit, target_side
 
-    expected = FeatureContract.for_target(
-        fingerprint,
-        layer_ids=contract.layer_ids,
-        hidden_size=int(weights.config["hidden_size"]),
-        precision=contract.precision,
-        dtype=contract.dtype,
-        rows=contract.rows,
-    )
-    different = expected.differences(contract)
-    if different:
-        lines = "; ".join(f"{d.field}: target {d.ours}, features {d.theirs}" for d in different)
-        raise StageError(
-            f"features {features[:12]} were not captured from target {target[:12]} ({weights.path}): {lines}; "
-            "capture the features again from this target"
-        )
-
-
-def _columns(layer_ids: tuple[int, ...], contract: FeatureContract) -> list[int]:
-    missing = sorted(set(layer_ids) - set(contract.layer_ids))
-    if missing:
-        raise StageError(
-            f"expected layer_ids among the captured layers {list(contract.layer_ids)}, found {missing}; "
-            "add them to capture.layer_ids or leave layer_ids out"
-        )
-    return [contract.layer_ids.index(i) for i in layer_ids]
+    stored, model = features_side(features), target_side(target)
+    again = "Capture the features again from this target: `specflow capture --upstream`"
+    require_fit(Use.CAPTURED_FROM, stored, model, context, remedy=again)
+    needs = {name: model.values[name] for name in ("hidden_size", "layer_convention", "last_hidden")}
+    needs["layer_ids"] = params.layer_ids or stored.values["layer_ids"]
+    drafter = Side(what="drafter", where=f"drafters.{context.item}, method {params.method}", values=needs)
+    add = "Add the layers to capture.layer_ids, or leave the drafter's layer_ids out"
+    require_fit(Use.READS, stored, drafter, context, remedy=add)
+    fingerprint: dict[str, str] = json.loads(target.file("fingerprint.json").read_text(encoding="utf-8"))
+    return fingerprint
 
 
 def _probe(reader: FeatureReader, frozen: FrozenEnds, context: Context) -> float:

@@ -45,6 +45,7 @@ def run(inputs: Inputs, params: VerifyParams, context: Context) -> Metrics:
     from specflow.targets.target import Target
 
     path = inputs.one("target").path
+    _same_contracts(inputs, context)
     precision, threads = resolved(context.scratch, path, precision=params.precision, threads=params.threads)
     exact = Target.load(path, precision="fp32", threads=threads)
     checks = _stored(inputs, params, context, exact)
@@ -76,7 +77,6 @@ def _stored(inputs: Inputs, params: VerifyParams, context: Context, target: Any)
     drafter, draft = inputs.one("drafter").path, inputs.one("export").file("draft")
     manifest = read_manifest(drafter)
     reader = FeatureReader(inputs.one("features").path)
-    _same_contract(reader.contract, manifest)
     stored = reader.contract.layer_ids
     documents = [reader.document(i) for i in _spread(reader, params.documents)]
     wanted = {document.index for document in documents}
@@ -163,12 +163,18 @@ def _greedy(inputs: Inputs, params: VerifyParams, context: Context, *, target: A
     )
 
 
-def _same_contract(contract: Any, manifest: Any) -> None:
-    if contract.hash != manifest.feature_contract:
-        raise StageError(
-            f"the drafter was trained on features of contract {manifest.feature_contract[:12]}, the features given "
-            f"have {contract.hash[:12]}: verify with the features it was trained on, or train it again"
-        )
+def _same_contracts(inputs: Inputs, context: Context) -> None:
+    """``StageError`` unless features, drafter and export are of this target, and of each other."""
+    from specflow.features.comparison import Use
+    from specflow.stages.fitting import RETRAIN, drafter_side, export_side, features_side, require_fit, target_side
+
+    target, features = target_side(inputs.one("target")), features_side(inputs.one("features"))
+    drafter, export = drafter_side(inputs.one("drafter")), export_side(inputs.one("export"))
+    require_fit(Use.CAPTURED_FROM, features, target, context, remedy="Capture the features again from this target")
+    require_fit(Use.DRAFTS_FOR, drafter, target, context, remedy=RETRAIN)
+    own = "Verify with the features it was trained on, or train it again on these"
+    require_fit(Use.TRAINED_ON, drafter, features, context, remedy=own)
+    require_fit(Use.EXPORT_OF, export, drafter, context, remedy="Export the drafter again")
 
 
 def _spread(reader: Any, count: int) -> list[int]:

@@ -7,6 +7,7 @@ relative), not bit for bit: matrix kernels add in an order that depends on the n
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from specflow.targets.attention import IMPLEMENTATION, register
 from specflow.targets.base import TargetError, TargetOutput
 from specflow.targets.cache import Cache
+from specflow.targets.device import to_host
 from specflow.targets.huge_pages import use_huge_pages
 from specflow.targets.linear import PackingReport
 from specflow.targets.probe import choose_precision, choose_threads
@@ -107,6 +109,15 @@ class Target:
         logits: Tensor = self._model.get_output_embeddings()(hidden)
         return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
 
+    @torch.no_grad()
+    def final_norm(self, hidden: Tensor) -> Tensor | None:
+        """``[..., H]`` as the last layer leaves it to what the head reads; none where the model names no such norm."""
+        norm = getattr(self._backbone, "norm", None)
+        if not isinstance(norm, nn.Module):
+            return None
+        normed: Tensor = norm(hidden.to(self.head_weight.dtype))
+        return normed
+
     def forward(self, ids_BT: Tensor, cache: Cache, *, layer_ids: tuple[int, ...] = ()) -> TargetOutput:
         """Run T rows per request behind the committed ones; row i sees the committed prefix and rows <= i.
 
@@ -115,14 +126,35 @@ class Target:
         """
         if ids_BT.shape[0] != cache.batch:
             raise ValueError(f"ids of {ids_BT.shape[0]} requests, a cache of {cache.batch}")
-        ids_BT = ids_BT.to(self.embedding_weight.device)
         captured: dict[int, Tensor] = {}
         handles = [self._layers[k].register_forward_hook(partial(_keep, captured, k)) for k in self._checked(layer_ids)]
+        hidden = self._pass(ids_BT, cache, handles)
+        # Copies made outside inference mode are ordinary tensors, which training may use.
+        features = torch.stack([captured[k] for k in layer_ids], dim=2) if layer_ids else None
+        return TargetOutput(last_hidden_BTH=hidden.clone(), features_BTKH=features)
+
+    def residual_states(self, ids_T: Tensor, layers: Collection[int]) -> tuple[dict[int, Tensor], Tensor]:
+        """Of one document: the residual stream after ``layers``, each ``[T, H]``, and ``last_hidden``.
+
+        Layer -1 is what the first layer reads, ``num_layers - 1`` what the final norm reads. For checks: engines
+        cannot capture these two. Results are in host memory.
+        """
+        captured: dict[int, Tensor] = {}
+        handles = [self._layers[k].register_forward_hook(partial(_keep, captured, k)) for k in layers if k >= 0]
+        if -1 in layers:
+            keep = partial(_keep_input, captured)
+            handles.append(self._layers[0].register_forward_pre_hook(keep, with_kwargs=True))
+        hidden = self._pass(ids_T[None], self.new_cache(1, ids_T.numel()), handles)
+        last_TH, *states = to_host(hidden[0], *(value[0] for value in captured.values()))
+        return dict(zip(captured, states, strict=True)), last_TH
+
+    def _pass(self, ids_BT: Tensor, cache: Cache, handles: list[Any]) -> Tensor:
+        """The last hidden states of a pass; ``handles`` of hooks are removed after it."""
         try:
             with torch.inference_mode():
                 current = cache.begin_pass(ids_BT.shape[1])
-                hidden = self._backbone(
-                    input_ids=ids_BT,
+                hidden: Tensor = self._backbone(
+                    input_ids=ids_BT.to(self.embedding_weight.device),
                     position_ids=current.positions_BT,
                     cache=cache,
                     use_cache=True,
@@ -131,9 +163,7 @@ class Target:
         finally:
             for handle in handles:
                 handle.remove()
-        # Copies made outside inference mode are ordinary tensors, which training may use.
-        features = torch.stack([captured[k] for k in layer_ids], dim=2) if layer_ids else None
-        return TargetOutput(last_hidden_BTH=hidden.clone(), features_BTKH=features)
+        return hidden
 
     def _checked(self, layer_ids: tuple[int, ...]) -> tuple[int, ...]:
         if list(layer_ids) != sorted(set(layer_ids)) or any(not 0 <= k < self.num_layers - 1 for k in layer_ids):
@@ -183,6 +213,10 @@ class Target:
 
 def _keep(captured: dict[int, Tensor], layer: int, module: nn.Module, inputs: Any, output: Any) -> None:
     captured[layer] = output[0] if isinstance(output, tuple) else output
+
+
+def _keep_input(captured: dict[int, Tensor], module: nn.Module, inputs: Any, named: Any) -> None:
+    captured[-1] = inputs[0] if inputs else named["hidden_states"]
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -29,7 +29,7 @@ class History:
         if last is None:
             return "never made"
         reasons = []
-        changed = list(changes(last.key_parameters, recipe.key_parameters))
+        changed = list(changes(by_name(last.key_parameters), by_name(recipe.key_parameters)))
         if changed:
             more = f" and {len(changed) - NAMED_CHANGES} more" if len(changed) > NAMED_CHANGES else ""
             reasons.append(f"parameters changed: {', '.join(changed[:NAMED_CHANGES])}{more}")
@@ -48,6 +48,12 @@ class History:
             return stated
         size = stated.bytes if stated.bytes is not None else last.bytes
         return Estimate(bytes=size, seconds=last.seconds, note=stated.note or "as long as last time")
+
+
+def by_name(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Files that no parameter names, by their own name."""
+    files = {name: {"sha256": content} for name, content in parameters.get("external_files", ())}
+    return {**parameters, **({"file": files} if files else {}), "external_files": None}
 
 
 def changes(old: Any, new: Any, where: str = "") -> Iterator[str]:

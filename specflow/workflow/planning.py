@@ -103,7 +103,7 @@ def plan(
         _add_upstream(selected, nodes, planner)
     recipes = {node.id: planner.recipe(node) for node in nodes}
     planned = [planner.planned(node) for node in nodes if node.id in selected]
-    problems = _missing_inputs(planned, nodes, planner, selected)
+    problems = _missing_inputs(planned, nodes, planner, selected, locate)
     problems += _unfit_upstream(planned, nodes, registry, locate)
     needed = int(DISK_MARGIN * sum(p.estimate.bytes or 0 for p in planned if p.state == "to run"))
     free = (free_bytes or _free_bytes)(store.root)
@@ -181,6 +181,14 @@ class _Planner:
         """Inputs that were made again with other content since the node's artifact was made."""
         recipe = self.recipe(node)
         return self._store.outdated(recipe.kind, recipe.key)
+
+    def former(self, node: Node) -> str:
+        """An artifact of the same stage that was made otherwise, and how; empty if there is none, or damage."""
+        recipe = self.recipe(node)
+        last = self._history.latest(recipe)
+        if last is None or last.key == recipe.key:
+            return ""
+        return f"{last.kind}/{last.key[:12]} ({self._history.why(recipe)} since)"
 
     def usable(self, node: Node) -> bool:
         """Whether the node's artifact exists, whole, and was made from the inputs that are there now."""
@@ -266,7 +274,7 @@ def _ancestors(name: str, by_id: Mapping[str, Node]) -> set[str]:
 
 
 def _missing_inputs(
-    planned: list[PlannedNode], nodes: Iterable[Node], planner: _Planner, selected: set[str]
+    planned: list[PlannedNode], nodes: Iterable[Node], planner: _Planner, selected: set[str], locate: Locate
 ) -> list[InputProblem]:
     """Problems for inputs that are neither made nor selected; their readers become blocked."""
     by_id = {node.id: node for node in nodes}
@@ -282,11 +290,14 @@ def _missing_inputs(
         planned[position] = _blocked(candidate, f"needs {listing(absent)}")
         for need in absent:
             node = by_id[need]
+            former = planner.former(node)
+            found = former or "nothing"
             problems[need] = InputProblem(
-                location=Location(source="artifact store"),
-                path="",
-                message=f"stage {candidate.node.stage!r} reads {node.kind!r} of {need!r}, which has not been made",
-                found="damaged" if planner.damage(node) else "; ".join(planner.outdated(node)) or "nothing",
+                location=locate(node.section) if former else Location(source="artifact store"),
+                path=node.section if former else "",
+                message=f"stage {candidate.node.stage!r} reads {node.kind!r} of {need!r}, which has not been made"
+                + (" from what is there now" if former else ""),
+                found="damaged" if planner.damage(node) else "; ".join(planner.outdated(node)) or found,
                 expected=f"{node.kind}/{planner.recipe(node).key[:12]}",
                 hint=f"run `specflow {node.stage}` first, or add --upstream",
             )

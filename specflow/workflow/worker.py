@@ -23,10 +23,13 @@ from pydantic import BaseModel
 from specflow.stages.contract import Inputs, Progress, StageError, StageModule
 from specflow.workflow.commit import Attempt, Recipe
 from specflow.workflow.events import Sender
+from specflow.workflow.history import by_name, changes
+from specflow.workflow.keys import key_parameters
 from specflow.workflow.orphans import die_with_parent
 from specflow.workflow.store import ArtifactStore
 
 PROGRESS_SECONDS = 0.1
+SHOWN = 4
 
 
 class Work(BaseModel):
@@ -151,7 +154,26 @@ def _run(work: Work, store: ArtifactStore, context: WorkerContext) -> Mapping[st
         raise StageError(f"inputs are not in the store {store.root}: {', '.join(missing)}; run the flow again")
     inputs = Inputs(tuple(artifact for _, _, artifact in found if artifact is not None))
     module = cast(StageModule, importlib.import_module(work.module))
-    return module.run(inputs, work.params(), context)
+    params = work.params()
+    metrics = module.run(inputs, params, context)
+    files = list(module.files(params))
+    if files:
+        _require_unchanged(work.recipe, params, files)
+    return metrics
+
+
+def _require_unchanged(recipe: Recipe, params: BaseModel, files: list[Path]) -> None:
+    """The artifact's key names the content of files outside the store; what was read must be what it names."""
+    try:
+        now = key_parameters(params, files)
+    except OSError as error:
+        raise StageError(f"a file that {recipe.stage!r} reads is gone: {error}; nothing was kept") from error
+    changed = list(changes(by_name(recipe.key_parameters), by_name(now)))
+    if changed:
+        raise StageError(
+            f"files that {recipe.stage!r} reads were changed after the run was planned: {', '.join(changed[:SHOWN])}; "
+            "nothing was kept: run again"
+        )
 
 
 def main(arguments: list[str]) -> int:

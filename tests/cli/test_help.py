@@ -23,18 +23,19 @@ HEAVY = ("torch", "transformers", "datasets", "zarr", "prefect", "plotly", "matp
 
 
 def options() -> str:
-    """Every command with its arguments and options, one a line; those of a group follow it."""
-    return "\n".join(_listed(typer.main.get_command(app))) + "\n"
+    """Every command with its arguments and options, one a line."""
+    return "\n".join(_lines(typer.main.get_command(app), "")) + "\n"
 
 
-def _listed(group: Any, prefix: str = "") -> Iterator[str]:
-    for name, command in group.commands.items():
-        yield prefix + name
+def _lines(parent: Any, prefix: str) -> Iterator[str]:
+    for name, command in parent.commands.items():
+        if hasattr(command, "commands"):
+            yield from _lines(command, f"{prefix}{name} ")
+            continue
+        yield f"{prefix}{name}"
         for parameter in command.params:
             names = "/".join([*parameter.opts, *parameter.secondary_opts])
             yield f"  {names}{' (required)' if parameter.required else ''}"
-        if hasattr(command, "commands"):
-            yield from _listed(command, f"{prefix}{name} ")
 
 
 def test_option_names_are_frozen() -> None:

@@ -91,10 +91,21 @@ def test_list_too_short(tmp_path: Path) -> None:
     assert (problem.path, problem.expected) == ("drafters.first.train.betas", "at least 2 entries")
 
 
-@pytest.mark.parametrize("ids", ["[2, 1]", "[1, 1]", "[-1, 2]"])
-def test_layer_ids_out_of_order(tmp_path: Path, ids: str) -> None:
-    problem = problems(write(tmp_path), f"capture.layer_ids={ids}")[0]
-    assert (problem.message, problem.found) == ("layer ids out of order", ids)
+@pytest.mark.parametrize(
+    ("ids", "hint"),
+    [
+        ("[2, 1]", "in order: [1, 2]"),
+        ("[1, 1]", "1 stands 2 times"),
+        ("[-1, 2]", "-1 is below 0"),
+        ("[-3]", "-3 is below 0"),
+        ("[2, 1, 2, -1]", "-1 is below 0; 2 stands 2 times; in order: [1, 2]"),
+    ],
+)
+def test_layer_ids_out_of_order(tmp_path: Path, ids: str, hint: str) -> None:
+    path = write(tmp_path)
+    for key in ("capture.layer_ids", "drafters.first.layer_ids"):
+        problem = problems(path, f"{key}={ids}")[0]
+        assert (problem.message, problem.found, problem.hint) == ("layer ids out of order", ids, hint)
 
 
 def test_a_drafter_cannot_read_what_is_not_captured(tmp_path: Path) -> None:
@@ -254,7 +265,7 @@ def test_numbers_must_be_finite(tmp_path: Path, setting: str, found: str) -> Non
 def test_the_last_layer_and_those_beyond_it_cannot_be_captured(tmp_path: Path) -> None:
     problem = spoiled(tmp_path, "layer_ids: [1, 2]", "layer_ids: [1, 2, 3, 9]")
     assert (problem.message, problem.found) == ("layers that cannot be captured", "[3, 9]")
-    assert problem.expected.startswith("ids from 0 to 2: the target has 4 layers")
+    assert problem.expected.startswith("ids from 0 to 2: the target has 4 layers (random:0)")
     assert place(problem) == (11, 14)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from specflow.drafters.loading import Manifest, load_drafter, load_network, read_manifest, save_drafter
 from specflow.drafters.mask_token import NoMaskToken, choose_mask_token
 from specflow.drafters.registry import get_method, method_names
+from specflow.features.contract import FeatureContract
 from tests.drafters.helpers import document, network, tables
 
 torch.set_num_threads(1)
@@ -23,7 +25,15 @@ MANIFEST = Manifest(
     layer_ids=(0, 2, 3),
     mask_token="<mask>",
     mask_token_id=96,
-    feature_contract="abc",
+    feature_contract=FeatureContract(
+        weights_sha256="w",
+        config_sha256="c",
+        tokenizer_sha256="t",
+        template_sha256="m",
+        layer_ids=(0, 2, 3),
+        hidden_size=32,
+        precision="fp32",
+    ),
     target_fingerprint={"weights_sha256": "def"},
     lineage={"target": "t"},
 )
@@ -52,6 +62,22 @@ def test_round_trip(tmp_path: Path) -> None:
         proposer.reset(30)
         proposer.extend(document(1).features[:11])
     assert torch.equal(made.propose(3), direct.propose(3))
+
+
+def test_the_feature_contract_travels_whole_and_unchanged(tmp_path: Path) -> None:
+    save_drafter(tmp_path, network(4), MANIFEST)
+    path = tmp_path / "manifest.json"
+    values = json.loads(path.read_text())
+    assert values["feature_contract"] == MANIFEST.feature_contract.to_dict()
+    assert values["feature_contract_hash"] == MANIFEST.feature_contract.hash
+    for changes, message in (
+        ({"feature_contract": {**values["feature_contract"], "precision": "bf16"}}, "the feature contract was changed"),
+        ({"feature_contract": values["feature_contract_hash"]}, "expected the whole feature contract"),
+        ({"feature_contract": {"precision": "fp32"}}, "feature_contract: expected the fields"),
+    ):
+        path.write_text(json.dumps({**values, **changes}))
+        with pytest.raises(ValueError, match=message):
+            read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["missing", "extra", "shape"])

@@ -135,11 +135,11 @@ def test_rows_of_another_document_are_caught(target: Target, documents: list[Tok
 
 def test_a_hidden_before_the_norm_fails_alignment(target: Target, documents: list[TokenDocument]) -> None:
     """The head does not read the states of an inner layer: another choice in most rows."""
-    from specflow.features.probes import _alignment
+    from specflow.features.probes import _choices_of_answer
 
     made = captured(target, documents, share=True)
-    counts = [_alignment(target, documents[i], c.features_TKH[:, 1]) for i, c in made.items()]
-    probes = [Probe(error=0, neighbour_error=None, rows=r, chosen=c, near_ties=t) for r, c, t in counts]
+    counts = [_choices_of_answer(target, documents[i], c.features_TKH[:, 1]) for i, c in made.items()]
+    probes = [Probe(error=0, neighbour_error=None, **found) for found in counts]
     with pytest.raises(ProbeFailure, match=r"target's own next token in \d+ of"):
         judge_alignment(probes)
 

@@ -31,3 +31,11 @@ def test_file_round_trip_and_unknown_fields(tmp_path: Path) -> None:
     values["dtipe"] = values.pop("dtype")
     with pytest.raises(ValueError, match=r"missing \['dtype'\], unknown \['dtipe'\]"):
         FeatureContract.from_dict(values)
+
+
+@pytest.mark.parametrize("layer_ids", [(), (1, 1), (2, 1), (-1, 2)])
+def test_layer_ids_are_unique_and_increasing(layer_ids: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="expected unique ids from 0 up, increasing"):
+        replace(OURS, layer_ids=layer_ids)
+    with pytest.raises(ValueError, match="expected unique ids"):
+        FeatureContract.from_dict({**OURS.to_dict(), "layer_ids": list(layer_ids)})

@@ -99,7 +99,24 @@ def report_data(names: tuple[str, ...] = ("dflash",)) -> ReportData:
                 }
             ],
         ),
-        features={"tokens": 5678},
+        features={
+            "documents": 1234,
+            "tokens": 5678,
+            "bytes": 2_208_742,
+            "bytes_per_token": 389,
+            "quarantined": 3,
+            "probe_documents": 8,
+            "stored_documents_probed": 2,
+            "probe_error": 0.0021,
+            "probe_neighbour_error": 0.25,
+            "alignment_rows": 400,
+            "alignment_share": 0.9975,
+            "alignment_near_ties": 1,
+            "head_rows": 0,
+            "head_share": None,
+            "head_near_ties": 0,
+            "precision": "fp32",
+        },
         lineage=[
             {"kind": "drafter", "item": "dflash", "key": "ab" * 32, "inputs": {"target": "cd" * 32}, "parameters": {}}
         ],

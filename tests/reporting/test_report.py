@@ -65,6 +65,27 @@ def test_page_shows_the_figures(page: str, data: ReportData) -> None:
         assert shown in page, shown
 
 
+def test_page_shows_what_was_captured_and_how_it_was_checked(page: str) -> None:
+    from specflow.reporting.html import _features
+
+    rows = dict(_features(report_data().features))
+    assert rows == {
+        "documents": "1,234",
+        "tokens": "5,678",
+        "bytes": "2,208,742, 389 a token",
+        "set aside, not finite": "3",
+        "documents computed again": "8 while capturing, 2 read back from the store",
+        "largest difference of a row": "0.0021",
+        "smallest to a neighbouring layer": "0.25",
+        "head chooses the answer's token": "99.75 % of 400 rows, and 1 near ties",
+        "head chooses as on the document alone": "no rows to judge",
+        "precision": "fp32",
+    }
+    for value in rows.values():
+        assert value in page
+    assert _features({}) == []
+
+
 def test_page_holds_every_figure_as_valid_json(page: str) -> None:
     ids = re.findall(r"data-figure", page.split("<script>")[0])
     specs = re.findall(r'<script type="application/json" id="([^"]+)-spec">(.*?)</script>', page)

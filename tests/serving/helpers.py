@@ -18,7 +18,7 @@ from specflow.stages import capture
 from specflow.stages.contract import Artifact
 from specflow.targets.target import Target
 from tests.stages.capture_helpers import greedy_documents, tokens_artifact
-from tests.stages.pipeline_helpers import FINGERPRINT, FakeContext, artifact, inputs, tiny_target
+from tests.stages.pipeline_helpers import FakeContext, artifact, fingerprint_of, inputs, tiny_target
 
 LAYERS = (0, 2)
 BLOCK = 4
@@ -42,11 +42,12 @@ def make_pipeline(root: Path) -> Pipeline:
     capture.run(inputs(target, tokens), CaptureParams(layer_ids=LAYERS, precision="fp32", threads=1), context)
     features = artifact("features", context.output)
     contract = FeatureContract.read(features.path / "contract.json")
-    drafter = random_drafter(root / "drafter", target, contract_hash=contract.hash)
+    drafter = random_drafter(root / "drafter", target, contract=contract)
     return Pipeline(target=target, tokens=tokens, features=features, drafter=drafter)
 
 
-def random_drafter(root: Path, target: Artifact, *, contract_hash: str = "h", seed: int = 3) -> Artifact:
+def random_drafter(root: Path, target: Artifact, *, contract: FeatureContract | None = None, seed: int = 3) -> Artifact:
+    """``contract``: of the features it was trained on; none: such as the target would give."""
     import json
 
     config = json.loads((target.path / "config.json").read_text())
@@ -64,8 +65,11 @@ def random_drafter(root: Path, target: Artifact, *, contract_hash: str = "h", se
         layer_ids=LAYERS,
         mask_token="<|unused|>",
         mask_token_id=MASK_ID,
-        feature_contract=contract_hash,
-        target_fingerprint=FINGERPRINT,
+        feature_contract=contract
+        or FeatureContract.for_target(
+            fingerprint_of(target), layer_ids=LAYERS, hidden_size=int(config["hidden_size"]), precision="fp32"
+        ),
+        target_fingerprint=fingerprint_of(target),
     )
     save_drafter(root / "drafter", network, manifest)
     return replace(artifact("drafter", root), item="tiny")

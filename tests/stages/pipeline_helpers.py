@@ -10,8 +10,6 @@ from typing import Any
 
 from specflow.stages.contract import Artifact, Inputs
 
-FINGERPRINT = {"weights_sha256": "w", "config_sha256": "c", "tokenizer_sha256": "t", "template_sha256": "m"}
-
 
 class FakeProgress:
     def __init__(self) -> None:
@@ -54,9 +52,23 @@ def tiny_target(root: Path, *, seed: int = 0) -> Artifact:
 
     path = root / "target"
     if not path.exists():
-        make_tiny_target(path, seed=seed)
-        (path / "fingerprint.json").write_text(json.dumps(FINGERPRINT))
+        state_fingerprint(make_tiny_target(path, seed=seed))
     return Artifact(kind="target", key="t" * 64, path=path)
+
+
+def state_fingerprint(target: Path) -> dict[str, str]:
+    """Write ``fingerprint.json`` as the target stage does."""
+    from specflow.targets.fingerprint import fingerprint
+
+    found = fingerprint(target)
+    (target / "fingerprint.json").write_text(json.dumps(found))
+    return found
+
+
+def fingerprint_of(target: Artifact) -> dict[str, str]:
+    """What the artifact states."""
+    found: dict[str, str] = json.loads((target.path / "fingerprint.json").read_text())
+    return found
 
 
 def artifact(kind: str, path: Path) -> Artifact:

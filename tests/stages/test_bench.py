@@ -12,7 +12,7 @@ from specflow.config.bench import BenchParams
 from specflow.stages import bench
 from specflow.stages.contract import StageError
 from tests.serving.helpers import Pipeline, make_pipeline
-from tests.stages.pipeline_helpers import FakeContext, inputs
+from tests.stages.pipeline_helpers import FakeContext, fingerprint_of, inputs
 
 PARAMS = BenchParams(
     max_new_tokens=10, warmup_prompts=1, precision="fp32", transformers_prompts=2, transformers_tokens=4, threads=1
@@ -75,7 +75,10 @@ def test_circumstances_are_stated(pipeline: Pipeline, tmp_path: Path) -> None:
     assert record["engine"]["precision"] == "fp32"
     assert record["drafter"]["name"] == "tiny"
     assert record["drafter"]["num_proposals"] == 3
-    assert record["template"]["sha256"] == "m"
+    assert record["template"] == {
+        "sha256": fingerprint_of(pipeline.target)["template_sha256"], "thinking": "template_default",
+    }  # fmt: skip
+    assert record["drafter"]["trained_in_precision"] == "fp32"
     assert len(record["dataset"]["sha256"]) == 64
     assert "bonus or correction included" in record["conventions"]["tau"]
     assert record["hardware"]["cpu"]

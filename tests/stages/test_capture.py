@@ -25,7 +25,7 @@ from specflow.stages.contract import StageError
 from specflow.targets.target import Target
 from tests.stages.capture_helpers import greedy_documents, tokens_artifact
 from tests.stages.capture_process import PARAMS, run
-from tests.stages.pipeline_helpers import FINGERPRINT, FakeContext, tiny_target, tree
+from tests.stages.pipeline_helpers import FakeContext, fingerprint_of, tiny_target, tree
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -67,7 +67,7 @@ def test_everything_asked_for_is_stored(artifacts: Path, whole: tuple[Path, dict
         assert found.token_ids_T.tolist() == document.ids
         assert found.supervised_T.tolist() == document.supervised
     assert reader.indices("heldout") == [i for i, d in enumerate(documents) if d.split == "heldout"]
-    assert reader.contract.weights_sha256 == FINGERPRINT["weights_sha256"]
+    assert reader.contract.weights_sha256 == fingerprint_of(tiny_target(artifacts))["weights_sha256"]
     assert reader.contract.layer_ids == (0, 2)
     total, progress = context.progresses[0]
     assert progress.done == total == metrics["tokens"]
@@ -83,6 +83,48 @@ def test_metrics(artifacts: Path, whole: tuple[Path, dict[str, Any], FakeContext
     assert metrics["probe_error"] < 0.01 < metrics["probe_neighbour_error"]
     assert metrics["quarantined"] == 0
     assert (metrics["precision"], metrics["probe_documents"]) == ("fp32", metrics["shards"])
+    assert metrics["head_rows"] > 0
+    assert metrics["head_share"] + metrics["head_near_ties"] / metrics["head_rows"] == 1.0
+    assert metrics["stored_documents_probed"] == 2
+
+
+def test_probes_cannot_be_switched_off(artifacts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    none = PARAMS.model_copy(update={"probe_rows": 0})
+    metrics = run(artifacts, FakeContext(tmp_path / "sound"), none)
+    assert (metrics["probe_documents"], metrics["stored_documents_probed"]) == (1, 2)
+    plant(monkeypatch, lambda made: [Captured(c.features_TKH * 2, c.last_hidden_TH) for c in made])
+    with pytest.raises(
+        StageError, match=r"layer 0 captured in a batch differs .* values are scaled by 2\. Nothing was kept"
+    ):
+        run(artifacts, FakeContext(tmp_path / "wrong"), none)
+
+
+def test_what_is_written_is_probed_as_it_is_read(
+    artifacts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that writes other bits than it was given, with good checksums."""
+    from specflow.features import store
+
+    honest = store._joined
+
+    def wrong(tensors: Any, dtype: Any, *row: int) -> Any:
+        made = honest(tensors, dtype, *row)
+        return made[..., ::-1].copy() if row == (2, 64) else made
+
+    monkeypatch.setattr(store, "_joined", wrong)
+    with pytest.raises(StageError, match="read back from the store, document row-"):
+        run(artifacts, FakeContext(tmp_path))
+
+
+def test_the_contract_states_the_thinking_mode(artifacts: Path, tmp_path: Path) -> None:
+    for modes, expected in (((None,), "template_default"), ((True,), "on"), ((False,), "off"), ((True, None), "mixed")):
+        documents = [replace(d, thinking=modes[n % len(modes)]) for n, d in enumerate(documents_of(artifacts)[:4])]
+        root = tmp_path / expected
+        tokens_artifact(root / "tokens", documents)
+        (root / "target").symlink_to(artifacts / "target")
+        context = FakeContext(root / "work")
+        run(root, context)
+        assert FeatureReader(context.output).contract.thinking == expected
 
 
 def test_values_are_those_of_the_target(artifacts: Path, whole: tuple[Path, dict[str, Any], FakeContext]) -> None:
@@ -171,8 +213,12 @@ def test_shards_of_other_documents_are_not_reused(artifacts: Path, tmp_path: Pat
 @pytest.mark.parametrize("layer_ids", [(0, 3), (2, 9)])
 def test_unreachable_layers_name_both_sides(artifacts: Path, tmp_path: Path, layer_ids: tuple[int, ...]) -> None:
     params = PARAMS.model_copy(update={"layer_ids": layer_ids})
-    with pytest.raises(StageError, match=rf"asks for \[{layer_ids[1]}\], but the target has 4 layers.*from 0 to 2"):
+    with pytest.raises(StageError) as refused:
         run(artifacts, FakeContext(tmp_path), params)
+    text = str(refused.value)
+    assert f"asks for [{layer_ids[1]}], but the target has 4 layers (target/tttttttttttt (" in text
+    assert "expected ids from 0 to 2" in text
+    assert ("3 is the last layer" in text) == (layer_ids[1] == 3)
 
 
 def test_a_small_disk_is_refused_before_anything_is_computed(

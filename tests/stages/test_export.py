@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from specflow.config.export import ExportParams
+from specflow.drafters.loading import read_manifest
+from specflow.features.contract import FeatureContract
 from specflow.serving.verification.parity import export_as_drafter
 from specflow.stages import export
 from specflow.stages.contract import Artifact, StageError
@@ -35,7 +37,8 @@ def run(made: tuple[Artifact, Artifact], root: Path, dtype: Literal["bfloat16", 
 def test_payload(made: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     context = run(made, tmp_path / "run", "bfloat16")
     assert sorted(tree(context.output)) == [
-        "draft/config.json", "draft/model.safetensors", "launch.json", "lint.json", "manifest.json",
+        "draft/config.json", "draft/feature_contract.json", "draft/model.safetensors", "launch.json", "lint.json",
+        "manifest.json",
     ]  # fmt: skip
     config = json.loads((context.output / "draft/config.json").read_text())
     assert config["architectures"] == ["DFlashDraftModel"]
@@ -52,6 +55,9 @@ def test_payload(made: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     manifest = json.loads((context.output / "manifest.json").read_text())
     assert manifest["layer_convention"] == "output_of_layer"
     assert manifest["drafter_key"] == made[1].key
+    contract = read_manifest(made[1].path).feature_contract
+    assert FeatureContract.read(context.output / "draft/feature_contract.json") == contract
+    assert manifest["feature_contract"] == contract.to_dict()
 
 
 def test_tensors_are_the_trained_ones(made: tuple[Artifact, Artifact], tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from specflow.features.store import FeatureWriter
 from specflow.stages import train as stage
 from specflow.stages.contract import Artifact, Inputs, StageError
 from specflow.targets.tiny import make_tiny_target
+from tests.stages.pipeline_helpers import state_fingerprint
 
 torch.set_num_threads(1)
-FINGERPRINT = {f"{n}_sha256": n for n in ("weights", "config", "tokenizer", "template")}
 PARAMS = DFlashParams(
     method="dflash",
     num_layers=1,
@@ -57,11 +57,12 @@ def write_features(
     path: Path,
     target: Path,
     *,
-    fingerprint: dict[str, str],
+    fingerprint: dict[str, str] | None = None,
     shift: int = 0,
     sampled: Collection[int] = (),
     tail: int = 0,
-    **form: str,
+    form: Mapping[str, str] | None = None,
+    **contract_changes: Any,
 ) -> Path:
     """Greedy answers of the target with their features; ``shift`` moves ``last_hidden`` by rows.
 
@@ -96,7 +97,11 @@ def write_features(
                 last_hidden_TH=torch.roll(states.last_hidden_state[0], shift, dims=0).bfloat16(),
             )
         )
-    contract = FeatureContract.for_target(fingerprint, layer_ids=(0, 2), hidden_size=64, precision="fp32", **form)
+    stated = fingerprint or json.loads((target / "fingerprint.json").read_text())
+    contract = FeatureContract.for_target(
+        stated, layer_ids=(0, 2), hidden_size=64, precision="fp32", **dict(form or {})
+    )
+    contract = replace(contract, **contract_changes)
     writer = FeatureWriter(path, contract)
     writer.write(0, made)
     writer.finish(1)
@@ -106,13 +111,13 @@ def write_features(
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = make_tiny_target(tmp_path_factory.mktemp("target"), 1)
-    (path / "fingerprint.json").write_text(json.dumps(FINGERPRINT))
+    state_fingerprint(path)
     return path
 
 
 @pytest.fixture(scope="module")
 def features(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Path:
-    return write_features(tmp_path_factory.mktemp("features"), target, fingerprint=FINGERPRINT)
+    return write_features(tmp_path_factory.mktemp("features"), target)
 
 
 def run(tmp_path: Path, target: Path, features: Path, params: DFlashParams = PARAMS) -> tuple[Any, FakeContext]:
@@ -141,8 +146,9 @@ def test_payload_and_metrics(tmp_path: Path, target: Path, features: Path) -> No
         "layer_convention": "output_of_layer",
         "mask_token": "<|unused|>",
         "mask_token_id": manifest["mask_token_id"],
-        "feature_contract": contract.hash,
-        "target_fingerprint": FINGERPRINT,
+        "feature_contract": contract.to_dict(),
+        "feature_contract_hash": contract.hash,
+        "target_fingerprint": json.loads((target / "fingerprint.json").read_text()),
         "lineage": manifest["lineage"],
     }
     config = json.loads((context.output / "drafter" / "config.json").read_text())
@@ -162,30 +168,54 @@ def test_payload_and_metrics(tmp_path: Path, target: Path, features: Path) -> No
     json.dumps(metrics, allow_nan=False)
 
 
-def test_features_of_another_target_are_refused(tmp_path: Path, target: Path) -> None:
-    other = write_features(tmp_path / "f", target, fingerprint={**FINGERPRINT, "weights_sha256": "others"})
-    with pytest.raises(StageError, match="weights_sha256: target weights, features others"):
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("weights_sha256", "0" * 64),
+        ("config_sha256", "1" * 64),
+        ("tokenizer_sha256", "2" * 64),
+        ("template_sha256", "3" * 64),
+        ("layer_convention", "input_of_layer"),
+        ("last_hidden", "pre_final_norm"),
+    ],
+)
+def test_features_of_another_target_are_refused(tmp_path: Path, target: Path, field: str, value: str) -> None:
+    other = write_features(tmp_path / "f", target, **{field: value})
+    with pytest.raises(StageError) as refused:
         run(tmp_path, target, other)
+    lines = str(refused.value).splitlines()
+    assert lines[0] == "features and the target they were captured from do not fit together:"
+    assert lines[1].split() == ["features", "features/ffffffffffff", f"({other})"]
+    assert lines[2].split() == ["target", "target/tttttttttttt", f"({target})"]
+    assert lines[3].split() == ["field", "features", "target"]
+    assert lines[5].split()[:2] == [field, value if len(value) < 64 else f"{value[:12]}..."]
+    assert len(lines) == 7
+    assert "Capture the features again" in lines[6]
+
+
+def test_another_precision_and_thinking_mode_are_accepted(tmp_path: Path, target: Path) -> None:
+    other = write_features(tmp_path / "f", target, precision="bf16", thinking="on")
+    run(tmp_path, target, other, PARAMS.model_copy(update={"train": PARAMS.train.model_copy(update={"steps": 1})}))
 
 
 def test_only_greedy_documents_are_judged(tmp_path: Path, target: Path) -> None:
-    mixed = write_features(tmp_path / "f", target, fingerprint=FINGERPRINT, sampled=(1, 2, 3))
+    mixed = write_features(tmp_path / "f", target, sampled=(1, 2, 3))
     metrics, _ = run(tmp_path / "mixed", target, mixed)
     assert metrics["alignment"] >= 0.99
-    none = write_features(tmp_path / "g", target, fingerprint=FINGERPRINT, sampled=range(6))
+    none = write_features(tmp_path / "g", target, sampled=range(6))
     with pytest.raises(StageError, match="the target's own greedy ones, found none"):
         run(tmp_path / "none", target, none)
 
 
 @pytest.mark.parametrize("shift", [1, -1])
 def test_shifted_hidden_states_are_refused(tmp_path: Path, target: Path, shift: int) -> None:
-    shifted = write_features(tmp_path / "f", target, fingerprint=FINGERPRINT, shift=shift)
+    shifted = write_features(tmp_path / "f", target, shift=shift)
     with pytest.raises(StageError, match="expected the stored last_hidden to predict at least 99%"):
         run(tmp_path, target, shifted)
 
 
 def test_uncaptured_layers_and_bad_mask_tokens_are_refused(tmp_path: Path, target: Path, features: Path) -> None:
-    with pytest.raises(StageError, match=r"captured layers \[0, 2\], found \[1\]"):
+    with pytest.raises(StageError, match=r"(?s)drafter +drafters\.tiny, method dflash\n.*layer_ids +0, 2 +0, 1\n"):
         run(tmp_path, target, features, PARAMS.model_copy(update={"layer_ids": (0, 1)}))
     with pytest.raises(StageError, match="begins, ends or pads"):
         run(tmp_path, target, features, PARAMS.model_copy(update={"mask_token": "<|im_end|>"}))

@@ -163,15 +163,6 @@ def test_other_tokens_are_found(pipeline: Pipeline) -> None:
     assert alignment.check_tokens(documents, ids).numbers["differing"] == 1
 
 
-def test_features_of_another_capture_are_refused(pipeline: Pipeline, tmp_path: Path) -> None:
-    shutil.copytree(pipeline.drafter.path, tmp_path / "drafter")
-    path = tmp_path / "drafter/drafter/manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "feature_contract": "f" * 64}))
-    other = replace(pipeline, drafter=artifact("drafter", tmp_path / "drafter"))
-    with pytest.raises(StageError, match="trained on features of contract ffffffffffff"):
-        run(other, exported(pipeline, tmp_path), FakeContext(tmp_path / "run"))
-
-
 def test_a_differing_output_fails_in_fp32(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from specflow.decoding import speculative
 

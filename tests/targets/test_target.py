@@ -145,3 +145,25 @@ def test_packed_product_of_a_single_row_and_the_limit_of_exactness() -> None:
     assert (report.inexact, report.max_error) == (1, 2.0**-25)
     assert product(torch.tensor([0.0, 1.0, 2.0])).tolist() == [-5.0, 4.5]
     assert product(torch.tensor([[0.0, 1.0, 2.0]])).tolist() == [[-5.0, 4.5]]
+
+
+@torch.no_grad()
+def test_residual_states_are_those_of_transformers(tiny: Path) -> None:
+    """The embedding below the first layer and the last layer before the norm included."""
+    target = Target.load(tiny, threads=1)
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+    before_norm: list[torch.Tensor] = []
+    model.model.norm.register_forward_pre_hook(lambda module, inputs: before_norm.append(inputs[0][0]))
+    expected = model(IDS[:1], output_hidden_states=True).hidden_states
+    states, last_TH = target.residual_states(IDS[0], range(-1, 4))
+    assert sorted(states) == [-1, 0, 1, 2, 3]
+    for layer in (-1, 0, 1, 2):
+        assert torch.allclose(states[layer], expected[layer + 1][0], rtol=1e-4, atol=1e-4), layer
+    assert torch.allclose(states[3], before_norm[0], rtol=1e-4, atol=1e-4)
+    assert torch.allclose(last_TH, expected[4][0], rtol=1e-4, atol=1e-4)
+    normed = target.final_norm(states[3])
+    assert normed is not None
+    assert torch.allclose(normed, last_TH, rtol=1e-4, atol=1e-4)
+    some, _ = target.residual_states(IDS[0], (2,))
+    assert torch.equal(some[2], states[2])
+    assert sorted(some) == [2]

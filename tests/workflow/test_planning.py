@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specflow.config.errors import InputErrors
+from specflow.config.errors import InputErrors, Location
 from specflow.workflow.commit import Attempt
 from specflow.workflow.flow import Flow
 from specflow.workflow.planning import Plan, plan
@@ -185,3 +185,23 @@ def test_upstream_makes_only_what_is_needed(make: Any, store: ArtifactStore) -> 
     store.remove("scaled", first.node("scale:a").key)
     assert [n.id for n in make(only={"scale:b"}, upstream=True).nodes] == ["scale:b"]
     assert [n.id for n in make(only={"scale:a"}, upstream=True).nodes] == ["numbers", "scale:a"]
+
+
+def test_what_was_made_from_something_else_is_named_beside_what_is_needed(
+    flow: Flow, registry: Registry, store: ArtifactStore, make: Any, tmp_path: Path
+) -> None:
+    data = tmp_path / "data.txt"
+    data.write_text("one")
+    config = FakeConfig(source=SourceParams(data=data))
+    first = make(config)
+    fill(first)
+    data.write_text("two")
+    changed = plan(
+        flow, config, store, registry=registry, only={"total"}, locate=lambda path: Location(source="c.yaml", line=3)
+    )
+    problems = {problem.path: problem for problem in changed.problems}
+    old, new = first.node("numbers"), make(config).node("numbers")
+    assert problems["source"].found == f"numbers/{old.key[:12]} (parameters changed: content of data since)"
+    assert problems["source"].expected == f"numbers/{new.key[:12]}"
+    assert str(problems["source"].location) == "c.yaml:3"
+    assert "which has not been made from what is there now" in problems["source"].message

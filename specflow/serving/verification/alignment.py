@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from specflow.features.diagnosis import layer_name, row_errors
 from specflow.features.quantise import as_stored
 from specflow.serving.verification.check import Check
 
@@ -37,18 +38,17 @@ def check_alignment(
     Recomputed rows are rounded as the stored ones are (``dtype`` of the contract), so that the comparison need not
     allow for it.
 
-    A layer passes if its stored rows are nearer to the stated layer than to the one before or after it, and the
-    median relative error of a row is at most ``LAYER_ERROR``.
+    A layer passes if its stored rows are nearer to the stated layer than to the one before (for the first: what it
+    reads) or after it, and the median relative error of a row is at most ``LAYER_ERROR``.
     """
     agree = ties = rows = 0
-    candidates = _neighbours(layer_ids, last=target.num_layers - 2)
+    candidates = sorted({k + step for k in layer_ids for step in (-1, 0, 1)})
     errors: dict[int, dict[int, list[Tensor]]] = {k: {} for k in layer_ids}
     failures: list[str] = []
     for document in documents:
-        fresh = _forward(target, document.token_ids_T, layer_ids=candidates)
-        rows_here = document.last_hidden_TH.shape[0]
-        last_TH, features_TCH = fresh.last_hidden_BTH[0, :rows_here], fresh.features_BTKH[0, :rows_here]
-        want = target.head(as_stored(last_TH, dtype).to(last_TH.dtype)).float()
+        states, last_TH = target.residual_states(document.token_ids_T, candidates)
+        stored_rows = document.last_hidden_TH.shape[0]
+        want = target.head(as_stored(last_TH[:stored_rows], dtype).to(last_TH.dtype)).float()
         found = target.head(document.last_hidden_TH.to(last_TH.dtype)).float()
         chosen, stored = want.argmax(-1), found.argmax(-1)
         gaps = want.gather(1, chosen[:, None]) - want.gather(1, stored[:, None])
@@ -57,8 +57,8 @@ def check_alignment(
         agree, ties, rows = agree + int(same.sum()), ties + int((near & ~same).sum()), rows + same.numel()
         wrong = (~same & ~near).nonzero().flatten().tolist()
         failures += [f"document {document.id or document.index}, row {t}: another next token" for t in wrong[:1]]
-        features_TCH = as_stored(features_TCH, dtype)
-        _collect(errors, document.features_TKH, features_TCH, layer_ids=layer_ids, candidates=candidates)
+        states = {k: as_stored(state[:stored_rows], dtype) for k, state in states.items()}
+        _collect(errors, document.features_TKH, states, layer_ids=layer_ids)
         on_document()
     share = (agree + ties) / max(rows, 1)
     layers = {k: {c: float(torch.cat(e).median()) for c, e in found.items()} for k, found in errors.items()}
@@ -91,30 +91,17 @@ def check_tokens(documents: Sequence[Document], ids: Mapping[int, Sequence[int]]
     )
 
 
-def _forward(target: Any, token_ids_T: Tensor, *, layer_ids: tuple[int, ...]) -> Any:
-    cache = target.new_cache(1, token_ids_T.numel())
-    return target.forward(token_ids_T[None], cache, layer_ids=layer_ids)
-
-
-def _neighbours(layer_ids: tuple[int, ...], *, last: int) -> tuple[int, ...]:
-    return tuple(sorted({c for k in layer_ids for c in (k - 1, k, k + 1) if 0 <= c <= last}))
-
-
 def _collect(
     errors: dict[int, dict[int, list[Tensor]]],
     stored_TKH: Tensor,
-    fresh_TCH: Tensor,
+    states: Mapping[int, Tensor],
     *,
     layer_ids: tuple[int, ...],
-    candidates: tuple[int, ...],
 ) -> None:
     for index, k in enumerate(layer_ids):
-        stored = stored_TKH[:, index].float()
-        for c in (k - 1, k, k + 1):
-            if c in candidates:
-                fresh = fresh_TCH[:, candidates.index(c)].float()
-                error = (stored - fresh).norm(dim=-1) / fresh.norm(dim=-1).clamp_min(1e-30)
-                errors[k].setdefault(c, []).append(error)
+        stored_TH = stored_TKH[:, index]
+        for near in (k - 1, k, k + 1):
+            errors[k].setdefault(near, []).append(row_errors(stored_TH, states[near][: stored_TH.shape[0]]))
 
 
 def _bad_layers(layers: Mapping[int, Mapping[int, float]]) -> list[str]:
@@ -124,7 +111,8 @@ def _bad_layers(layers: Mapping[int, Mapping[int, float]]) -> list[str]:
             continue
         nearest = min(errors, key=lambda c: errors[c])
         if nearest != k:
-            found.append(f"layer {k}: the stored rows are nearer to the output of layer {nearest}")
+            of = f"the output of {layer_name(nearest)}" if nearest >= 0 else layer_name(nearest)
+            found.append(f"layer {k}: the stored rows are nearer to {of}")
         elif not errors[k] <= LAYER_ERROR:
             found.append(f"layer {k}: median relative error {errors[k]:.3g}, at most {LAYER_ERROR} expected")
     return found
