@@ -12,7 +12,8 @@ from specflow.data.dialogues import Dialogue
 from specflow.data.regenerated import Session
 from specflow.data.template import arguments_of
 from specflow.data.tools import as_sent
-from specflow.serving.openai_client import OpenAIClient, RequestRefused, Retrying, ServerError
+from specflow.serving.openai_client import OpenAIClient, RequestRefused
+from specflow.targets.retrying import Retrying, ServerError
 
 SEED_BITS = 31
 """Every server takes a seed of this size."""

@@ -11,13 +11,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specflow.config.capture import CaptureParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+from specflow.stages.feature_server import check_server, feature_server, served_precision
 
 if TYPE_CHECKING:
     from specflow.data.quarantine import Quarantined
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from specflow.features.contract import FeatureContract
     from specflow.features.plan import Batch
     from specflow.features.probes import Probe
+    from specflow.features.served import ServedCapturer
     from specflow.features.store import FeatureWriter
     from specflow.targets.target import Target
 
@@ -36,6 +39,7 @@ NOTES = "notes.json"
 
 
 def check(params: CaptureParams) -> Iterable[Problem]:
+    yield from check_server(params)
     if params.batch_tokens > params.shard_tokens:
         yield Problem(
             where="batch_tokens",
@@ -64,7 +68,9 @@ def run(inputs: Inputs, params: CaptureParams, context: Context) -> Metrics:
 
     documents = StoredDocuments(inputs.one("tokens").path)
     artifact = inputs.one("target")
-    precision, threads = resolved(context.scratch, artifact.path, precision=params.precision, threads=params.threads)
+    served = params.engine == "sglang"
+    precision = served_precision(params, artifact.path, context) if served else params.precision
+    precision, threads = resolved(context.scratch, artifact.path, precision=precision, threads=params.threads)
     target = Target.load(artifact.path, precision=precision, threads=threads)
     _require_layers(params.layer_ids, target.num_layers)
     fingerprint = json.loads(artifact.file("fingerprint.json").read_text(encoding="utf-8"))
@@ -97,7 +103,6 @@ class _Capture:
         params: CaptureParams,
         context: Context,
     ) -> None:
-        from specflow.features.capture import Capturer
         from specflow.features.plan import plan_shards
         from specflow.features.store import FeatureWriter
 
@@ -110,11 +115,12 @@ class _Capture:
             shard_tokens=params.shard_tokens,
             share_prefixes=params.share_prefixes,
         )
-        self._capturer: Capturer = Capturer(target, params.layer_ids, self._ids)
+        self._capturer: Capturer | ServedCapturer | None = None
         self._writer: FeatureWriter = FeatureWriter(context.scratch, contract)
         self._notes: dict[int, dict[str, Any]] = {}
         self._seconds = 0.0
         self._computed = 0
+        self._server: dict[str, Any] = {}
 
     def run(self) -> Metrics:
         from specflow.features.probes import Probe, ProbeFailure, judge_alignment
@@ -178,6 +184,7 @@ class _Capture:
         begin = time.perf_counter()
         pending: Future[int] | None = None
         with (
+            self._engine(),
             ThreadPoolExecutor(max_workers=1) as pool,
             self._context.progress("capture", total=total, unit="tokens") as progress,
         ):
@@ -194,8 +201,31 @@ class _Capture:
                 pending.result()
         self._seconds = time.perf_counter() - begin
 
+    @contextmanager
+    def _engine(self) -> Iterator[None]:
+        """What computes the missing shards; a server only if there are any."""
+        from specflow.features.capture import Capturer
+        from specflow.features.served import ServedCapturer
+
+        params, target = self._params, self._target
+        missing = [b for n, shard in enumerate(self._plan) if n not in self._notes for b in shard]
+        if params.engine == "embedded" or not missing:
+            self._capturer = Capturer(target, params.layer_ids, self._ids)
+            yield
+            return
+        documents = {i: self._ids[i] for batch in missing for i in batch.documents}
+        longest = max(map(len, documents.values()))
+        with feature_server(
+            params, target.path, precision=target.precision, longest=longest, context=self._context
+        ) as server:
+            self._capturer = ServedCapturer(server, target, params.layer_ids, documents)
+            with closing(self._capturer):
+                yield
+            self._server = {"server_version": server.version, "retried_requests": self._capturer.retried}
+
     def _compute(self, number: int, progress: Any) -> dict[int, Captured]:
         captured: dict[int, Captured] = {}
+        assert self._capturer is not None
         for batch in self._plan[number]:
             captured.update(zip(batch.documents, self._capturer.run(batch), strict=True))
             progress.advance(sum(len(self._ids[i]) for i in batch.documents))
@@ -285,6 +315,8 @@ class _Capture:
             "padding_share": padding / padded if padded else 0.0,
             "forward_share": padded / tokens if tokens else 0.0,
             "quarantined": len(bad),
+            "engine": self._params.engine,
+            **self._server,
             "precision": self._target.precision,
             "contract_hash": self._contract.hash,
             "probe_documents": len(probes),
