@@ -14,6 +14,10 @@ TESTED_VERSION = "0.5.23"
 PRECISIONS = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16"}
 
 
+def architecture_of(config: Mapping[str, Any]) -> str:
+    return str((config.get("architectures") or ["unknown"])[0])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What is asked of a server."""
@@ -30,12 +34,7 @@ class Wanted:
 
     @property
     def architecture(self) -> str:
-        return str((self.config.get("architectures") or ["unknown"])[0])
-
-    @property
-    def width(self) -> int:
-        """Numbers per token."""
-        return len(self.layer_ids) * int(self.config["hidden_size"])
+        return architecture_of(self.config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +70,19 @@ class ServerFacts:
             return "bf16" if str(config.get("dtype") or config.get("torch_dtype")) == "bfloat16" else None
         return PRECISIONS.get(dtype)
 
+    def layers(self, config: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """Layers whose output it returns, in the order of its columns; none if it returns none or does not say."""
+        method = str(self.server.get("aux_hidden_state_capture") or "").lower()
+        ids = self.server.get("return_aux_hidden_state_layer_ids")
+        if method not in CONVENTIONS or not isinstance(ids, Sequence) or not ids:
+            return None
+        return outputs_meant(
+            architecture_of(config), method, [int(k) for k in ids], num_layers=int(config["num_hidden_layers"])
+        )
+
     def problems(self, wanted: Wanted) -> list[str]:
         """Every reason why this server's hidden states are not the features that are asked for."""
-        found = [*_of_the_model(self, wanted), *_of_the_layers(self.server, wanted)]
+        found = [*_of_the_model(self, wanted), *_of_the_layers(self, wanted)]
         if self.server.get("speculative_algorithm"):
             found.append(f"it speculates ({self.server['speculative_algorithm']}): capture needs a server without")
         served = self.precision(wanted.config)
@@ -105,15 +114,13 @@ def _of_the_model(facts: ServerFacts, wanted: Wanted) -> list[str]:
     return found
 
 
-def _of_the_layers(server: Mapping[str, Any], wanted: Wanted) -> list[str]:
-    method = str(server.get("aux_hidden_state_capture") or "").lower()
-    ids = server.get("return_aux_hidden_state_layer_ids")
-    if method not in CONVENTIONS or not isinstance(ids, Sequence) or not ids:
+def _of_the_layers(facts: ServerFacts, wanted: Wanted) -> list[str]:
+    means = facts.layers(wanted.config)
+    if means is None:
         return ["it returns no hidden states of named layers"]
-    layers = int(wanted.config.get("num_hidden_layers") or 0)
-    means = outputs_meant(wanted.architecture, method, [int(k) for k in ids], num_layers=layers)
-    if means == wanted.layer_ids:
+    if set(wanted.layer_ids) <= set(means):
         return []
+    ids, method = facts.server["return_aux_hidden_state_layer_ids"], facts.server["aux_hidden_state_capture"]
     return [
         f"it returns the outputs of layers {list(means)} (ids {list(ids)} of convention {method}), "
         f"{list(wanted.layer_ids)} are needed"

@@ -73,7 +73,8 @@ def fit_server(
 ) -> FeatureServer:
     """The server, if its features are those of the target; raises :class:`ServerError` with every reason against."""
     problems = facts.problems(wanted)
-    per_token = BYTES_PER_VALUE * wanted.width
+    layers = facts.layers(wanted.config) or wanted.layer_ids
+    per_token = BYTES_PER_VALUE * len(layers) * int(wanted.config["hidden_size"])
     affordable = memory_bytes // per_token
     tokens = min(affordable, facts.chunk or affordable)
     if wanted.longest > tokens // workers and not (facts.chunk and wanted.longest > facts.chunk):
@@ -90,7 +91,7 @@ def fit_server(
         )
     return FeatureServer(
         access=access,
-        layer_ids=wanted.layer_ids,
+        layer_ids=layers,
         precision=wanted.precision,
         version=facts.version,
         page=facts.page,
