@@ -181,13 +181,13 @@ class _Capture:
         from concurrent.futures import Future, ThreadPoolExecutor
 
         total = sum(self._tokens(n) for n in range(len(self._plan)))
-        begin = time.perf_counter()
         pending: Future[int] | None = None
         with (
             self._engine(),
             ThreadPoolExecutor(max_workers=1) as pool,
             self._context.progress("capture", total=total, unit="tokens") as progress,
         ):
+            begin = time.perf_counter()  # a server has started by now
             for number in range(len(self._plan)):
                 if number not in self._notes:
                     captured = self._compute(number, progress)
@@ -199,7 +199,7 @@ class _Capture:
                     progress.advance(self._tokens(number))
             if pending is not None:
                 pending.result()
-        self._seconds = time.perf_counter() - begin
+            self._seconds = time.perf_counter() - begin
 
     @contextmanager
     def _engine(self) -> Iterator[None]:

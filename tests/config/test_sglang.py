@@ -12,7 +12,7 @@ from specflow.config.loading import load_config
 from specflow.config.overrides import parse_overrides
 from specflow.stages.capture import check
 from specflow.workflow.keys import key_parameters
-from tests.config.support import problems, write
+from tests.config.support import VALID, problems, write
 
 
 def section(path: Path, *settings: str) -> CaptureParams:
@@ -27,6 +27,12 @@ def test_an_address_is_the_root_of_the_server(tmp_path: Path, written: str) -> N
 @pytest.mark.parametrize("written", ["host:30000", "ftp://host", "http://me:secret@host"])
 def test_what_is_no_address(tmp_path: Path, written: str) -> None:
     (problem,) = problems(write(tmp_path), f"capture.sglang.url={written!r}")
+    assert problem.path == "capture.sglang.url"
+
+
+def test_a_password_in_an_address_is_not_shown(tmp_path: Path) -> None:
+    text = VALID.replace("  layer_ids: [1, 2]", "  layer_ids: [1, 2]\n  sglang: {url: 'http://me:secret@host'}")
+    (problem,) = problems(write(tmp_path, text))
     assert problem.path == "capture.sglang.url"
     assert "secret" not in str(problem)
 
