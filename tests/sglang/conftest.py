@@ -55,7 +55,8 @@ def server(sglang_python: Path, root: Path, tmp_path_factory: pytest.TempPathFac
     arguments = [
         "--model-path", str(root / "target"), "--dtype", "float32", "--enable-return-hidden-states",
         "--enable-return-aux-hidden-states", "--speculative-algorithm", "EAGLE3",
-        "--return-aux-hidden-state-layer-ids", *map(str, LAYERS), "--chunked-prefill-size", "-1", *CPU_FLAGS,
+        "--return-aux-hidden-state-layer-ids", *map(str, LAYERS), "--chunked-prefill-size", "-1",
+        "--max-prefill-tokens", "4096", *CPU_FLAGS,
     ]  # fmt: skip
     log = tmp_path_factory.mktemp("server") / "sglang.log"
     with SglangProcess(sglang_python, arguments, log=log, start_timeout=START_SECONDS) as process:
