@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from specflow.features.capture import Captured, Capturer
+from specflow.features.capture import Captured
 from specflow.features.plan import Batch
 from specflow.features.served import ServedCapturer
 from specflow.targets.retrying import Retrying, ServerError
 from specflow.targets.sglang.facts import Wanted
 from specflow.targets.sglang.rows import WrongRows
-from specflow.targets.sglang.server import Access, fit_server, read_facts
+from specflow.targets.sglang.server import Access, fit_server, layers_to_ask, read_facts
 from specflow.targets.target import Target
 from tests.serving.fake_sglang import Act, FakeSglang
 from tests.stages.pipeline_helpers import tiny_target
@@ -30,68 +30,68 @@ VICTIM = 3
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """The server's."""
     torch.set_num_threads(1)
     return Target.load(tiny_target(tmp_path_factory.mktemp("served")).path, precision="fp32", threads=1)
+
+
+@pytest.fixture(scope="module")
+def ours(target: Target) -> Target:
+    """The capturer's: the server runs its own on other threads."""
+    return Target.load(target.path, precision="fp32", threads=1)
 
 
 def access(url: str) -> Access:
     return Access(url=url, api_key=None, retrying=Retrying(retries=2, backoff=0.01), timeout=20, concurrency=3)
 
 
-def wanted(path: Path) -> Wanted:
+def wanted(path: Path, layer_ids: tuple[int, ...]) -> Wanted:
     config = json.loads((path / "config.json").read_text())
-    return Wanted(target=path, config=config, layer_ids=ASKED, precision="fp32", longest=45)
+    return Wanted(target=path, config=config, layer_ids=layers_to_ask(layer_ids, 4), precision="fp32", longest=45)
 
 
 @contextmanager
-def capturer(server: FakeSglang) -> Iterator[ServedCapturer]:
+def capturer(server: FakeSglang, target: Target, layer_ids: tuple[int, ...] = LAYERS) -> Iterator[ServedCapturer]:
     at = access(server.url)
-    fit = fit_server(at, read_facts(at), wanted(server.target.path), memory_bytes=10**9)
-    with closing(ServedCapturer(fit, server.target, LAYERS, DOCUMENTS)) as made:
+    fit = fit_server(at, read_facts(at), wanted(target.path, layer_ids), memory_bytes=10**9)
+    with closing(ServedCapturer(fit, target, layer_ids, DOCUMENTS)) as made:
         yield made
 
 
-def captured(server: FakeSglang) -> list[Captured]:
-    with capturer(server) as made:
+def captured(server: FakeSglang, target: Target) -> list[Captured]:
+    with capturer(server, target) as made:
         return [c for batch in (Batch(0, (0, 1)), Batch(8, (2, 3, 4)), Batch(0, (5,))) for c in made.run(batch)]
 
 
-def test_features_are_those_of_the_target_rounded_once(target: Target) -> None:
+def test_features_are_those_of_the_target_rounded_once(target: Target, ours: Target) -> None:
     with FakeSglang(target, ASKED) as server:
-        found = captured(server)
+        found = captured(server, ours)
         assert server.asked == {tuple(ids): 1 for ids in DOCUMENTS.values()}
-    for document, ours in zip(DOCUMENTS.values(), found, strict=True):
+    for document, made in zip(DOCUMENTS.values(), found, strict=True):
         alone = target.forward(torch.tensor([document]), target.new_cache(1, len(document)), layer_ids=LAYERS)
         assert alone.features_BTKH is not None
-        assert torch.equal(ours.features_TKH, alone.features_BTKH[0].bfloat16())
-        assert torch.equal(ours.last_hidden_TH, alone.last_hidden_BTH[0].bfloat16())
-        [other] = Capturer(target, LAYERS, [document]).run(Batch(0, (0,)))
-        assert ours.features_TKH.shape == other.features_TKH.shape
+        assert torch.equal(made.features_TKH, alone.features_BTKH[0].bfloat16())
+        assert torch.equal(made.last_hidden_TH, alone.last_hidden_BTH[0].bfloat16())
 
 
-def test_a_server_that_returns_more_layers_serves_too(target: Target) -> None:
+def test_a_server_that_returns_more_layers_serves_too(target: Target, ours: Target) -> None:
     with FakeSglang(target, ASKED) as server:
-        at = access(server.url)
-        fit = fit_server(at, read_facts(at), wanted(target.path), memory_bytes=10**9)
-        with closing(ServedCapturer(fit, target, (1,), DOCUMENTS)) as made:
+        with capturer(server, ours, (1,)) as made:
             [one] = made.run(Batch(0, (1,)))
-    both = captured_alone(target)
+        with capturer(server, ours) as made:
+            [both] = made.run(Batch(0, (1,)))
     assert torch.equal(one.features_TKH, both.features_TKH[:, 1:])
+    assert torch.equal(one.last_hidden_TH, both.last_hidden_TH)
 
 
-def captured_alone(target: Target) -> Captured:
-    [both] = Capturer(target, LAYERS, [DOCUMENTS[1]]).run(Batch(0, (0,)))
-    return both
-
-
-def test_values_that_are_not_finite_come_as_such(target: Target) -> None:
+def test_values_that_are_not_finite_come_as_such(target: Target, ours: Target) -> None:
     """SGLang writes null for them."""
 
     def spoil(made: list[list[Any]]) -> Any:
         return [*made[:2], [None, *made[2][1:]], *made[3:]]
 
     with FakeSglang(target, ASKED, behave=wrong_for_victim(rows(spoil))) as server:
-        found = captured(server)
+        found = captured(server, ours)
     assert [c.finite for c in found] == [i != VICTIM for i in DOCUMENTS]
     assert found[VICTIM].features_TKH[2, 0, 0].isnan()
 
@@ -129,24 +129,24 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
 
 @pytest.mark.parametrize(("change", "said"), WRONG)
 def test_a_wrong_reply_is_refused_and_not_asked_for_again(
-    target: Target, change: Callable[[dict[str, Any]], Any], said: str
+    target: Target, ours: Target, change: Callable[[dict[str, Any]], Any], said: str
 ) -> None:
     with FakeSglang(target, ASKED, behave=wrong_for_victim(change)) as server:
         with pytest.raises((WrongRows, ServerError), match=said):
-            captured(server)
+            captured(server, ours)
         assert server.asked[tuple(DOCUMENTS[VICTIM])] == 1
 
 
-def test_a_wrong_reply_names_the_server_and_the_document(target: Target) -> None:
+def test_a_wrong_reply_names_the_server_and_the_document(target: Target, ours: Target) -> None:
     server = FakeSglang(target, ASKED, behave=wrong_for_victim(changed(cached_tokens=7)))
     with server, pytest.raises(WrongRows, match=rf"{server.url}, document {VICTIM} \(35 tokens\): "):
-        captured(server)
+        captured(server, ours)
 
 
-def test_a_refused_request_is_not_asked_again(target: Target) -> None:
+def test_a_refused_request_is_not_asked_again(target: Target, ours: Target) -> None:
     with FakeSglang(target, ASKED, behave=lambda n, ids: Act(status=400)) as server:
         with pytest.raises(ServerError, match=r"/generate: HTTP 400"):
-            captured(server)
+            captured(server, ours)
         assert set(server.asked.values()) == {1}
 
 
@@ -166,8 +166,8 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("server", "model", "said"), REFUSED)
 def test_a_server_that_cannot_give_the_features_is_refused_with_both_sides_named(
-    target: Target, server: dict[str, Any], model: dict[str, Any], said: str
+    target: Target, ours: Target, server: dict[str, Any], model: dict[str, Any], said: str
 ) -> None:
     with FakeSglang(target, ASKED, server=server, model=model) as fake, pytest.raises(ServerError, match=said):
-        captured(fake)
+        captured(fake, ours)
     assert not fake.bodies
