@@ -70,7 +70,7 @@ class ServedCapturer:
         rows_TKH = self._flight.take(index)
         self._expected.discard(index)
         last_TH = self._target.finish(self._documents[index], rows_TKH[:, self._before_last])
-        return Captured(rows_TKH[:, self._columns].bfloat16(), last_TH.bfloat16())
+        return Captured(rows_TKH[:, self._columns].bfloat16(), last_TH.bfloat16().cpu())
 
     async def _ask(self, index: int) -> Tensor:
         ids = list(self._documents[index])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ def test_tokens_in_flight_are_what_memory_and_one_prefill_pass_allow() -> None:
     assert fit({"chunked_prefill_size": 64, "page_size": 16}, memory=80 * TOKEN).tokens == 64
     assert fit({"return_aux_hidden_state_layer_ids": [1, 2, 3, 30]}, memory=200 * TOKEN).tokens == 100
     shared = fit({}, memory=160 * TOKEN, workers=3).share(3)
+    assert pickle.loads(pickle.dumps(shared)) == shared  # it travels to worker processes
     assert (shared.tokens, shared.access.concurrency) == (53, 2)
 
 
