@@ -32,6 +32,9 @@ from specflow.features.workers import make_shards
 from specflow.targets.target import Target
 
 
+def _ignore(_: int) -> None: ...
+
+
 def main() -> None:
     options = _options()
     target = Target.load(options.target, precision=options.precision, threads=options.threads)
@@ -139,7 +142,7 @@ def _made_by(
             device="cpu",
         )
         begin = time.perf_counter()
-        for _ in make_shards(job, timed(), workers=workers, logs=Path(scratch), advance=lambda _: None):
+        for _ in make_shards(job, timed(), workers=workers, logs=Path(scratch), advance=_ignore, retried=_ignore):
             pass
         end = time.perf_counter()
     return asked[workers - 1] - begin, end - asked[workers - 1]

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from specflow.config.base import NOT_IN_KEY, Section, increasing, wrong
 from specflow.config.regenerate import Precision
+from specflow.config.sglang import SglangParams
 
 SCHEMES = ("s3", "gs", "az", "file")
 SCALE_BYTES = 2
@@ -72,6 +73,10 @@ class CaptureParams(Section):
     share_prefixes: bool = Field(
         default=True, description="Compute the tokens that documents have in common at their start only once."
     )
+    engine: Literal["embedded", "sglang"] = Field(
+        default="embedded", description="`embedded`: the target in this process; `sglang`: the server below."
+    )
+    sglang: SglangParams = Field(default=SglangParams(), description="The server of engine `sglang`.")
     max_skipped: float = Field(
         default=0.05, ge=0.0, le=1.0, description="Largest share of documents with non-finite features."
     )

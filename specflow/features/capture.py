@@ -48,6 +48,11 @@ class Capturer:
         self._prefix_ids: list[int] = []
         self._prefix: Captured | None = None
 
+    retried = 0
+    """There is nothing to ask again."""
+
+    def close(self) -> None: ...
+
     def run(self, batch: Batch) -> list[Captured]:
         """Features of the batch's documents, in its order."""
         output = self.forward(batch)

@@ -13,6 +13,7 @@ from specflow.features.contract import FeatureContract
 if TYPE_CHECKING:
     from specflow.features.capture import Captured
     from specflow.features.plan import Batch
+    from specflow.targets.sglang.server import FeatureServer
     from specflow.targets.target import Target
 
 
@@ -28,6 +29,8 @@ class CaptureJob:
     precision: str
     threads: int
     device: str
+    server: FeatureServer | None = None
+    """What computes the layers, where it is not the target in the process."""
 
 
 class CaptureEngine(Protocol):
@@ -35,9 +38,19 @@ class CaptureEngine(Protocol):
         """Features of the batch's documents, in its order."""
         ...
 
+    @property
+    def retried(self) -> int:
+        """Requests that failed and were repeated."""
+        ...
+
+    def close(self) -> None: ...
+
 
 def make_engine(job: CaptureJob, target: Target, documents: Mapping[int, Sequence[int]]) -> CaptureEngine:
     """An engine over token ids by document number; ``documents`` always holds those of the shard at hand."""
     from specflow.features.capture import Capturer
+    from specflow.features.served import ServedCapturer
 
+    if job.server is not None:
+        return ServedCapturer(job.server, target, job.params.layer_ids, documents)
     return Capturer(target, job.params.layer_ids, documents)

@@ -71,6 +71,13 @@ class ShardMaker:
             if writing is not None:
                 yield writing.result()
 
+    @property
+    def retried(self) -> int:
+        return self._engine.retried
+
+    def close(self) -> None:
+        self._engine.close()
+
     def _compute(self, task: ShardTask) -> dict[int, Captured]:
         self._ids.clear()
         self._ids.update((i, document.ids) for i, document in task.documents.items())

@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import closing
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ def serve(job: CaptureJob, number: int, connection: Connection, log: Path) -> No
     """The process's main function.
 
     Sends ``("next",)`` and receives a task or None; sends ``("advance", tokens)``, ``("committed", shard, notes)``,
-    and ``("failed", type, message)`` as its last word.
+    ``("retried", requests)``, and ``("failed", type, message)`` as its last word.
     """
     _end_with_parent()
     _print_to(log)
@@ -30,8 +31,10 @@ def serve(job: CaptureJob, number: int, connection: Connection, log: Path) -> No
         from specflow.features.making import ShardMaker
 
         maker = ShardMaker(job, advance=lambda tokens: connection.send(("advance", tokens)), worker=number)
-        for shard, notes in maker.make(_tasks(connection)):
-            connection.send(("committed", shard, notes))
+        with closing(maker):
+            for shard, notes in maker.make(_tasks(connection)):
+                connection.send(("committed", shard, notes))
+            connection.send(("retried", maker.retried))
     except Exception as error:
         traceback.print_exc()
         connection.send(("failed", type(error).__name__, str(error)))

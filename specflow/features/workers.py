@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -62,6 +62,7 @@ def make_shards(
     workers: int,
     logs: Path,
     advance: Callable[[int], None],
+    retried: Callable[[int], None],
     target: Target | None = None,
 ) -> Iterator[tuple[int, Notes]]:
     """Number and notes of every task's shard, as they are committed; one worker is this process, with ``target``.
@@ -70,7 +71,9 @@ def make_shards(
     Closing the iterator ends the processes, and so does the end of this one, however it comes.
     """
     if workers == 1:
-        yield from ShardMaker(job, advance=advance, target=target).make(tasks)
+        with closing(ShardMaker(job, advance=advance, target=target)) as maker:
+            yield from maker.make(tasks)
+            retried(maker.retried)
         return
     logs.mkdir(parents=True, exist_ok=True)
     running: list[_Worker] = []
@@ -80,7 +83,7 @@ def make_shards(
         while working := [w for w in running if not w.finished]:
             ready = wait([w.connection for w in working])
             for worker in (w for w in working if w.connection in ready):
-                committed = _answer(worker, _message(worker), remaining, advance)
+                committed = _answer(worker, _message(worker), remaining, advance, retried)
                 if committed:
                     yield committed
     finally:
@@ -115,7 +118,11 @@ def _message(worker: _Worker) -> tuple[Any, ...] | None:
 
 
 def _answer(
-    worker: _Worker, message: tuple[Any, ...] | None, tasks: Iterator[ShardTask], advance: Callable[[int], None]
+    worker: _Worker,
+    message: tuple[Any, ...] | None,
+    tasks: Iterator[ShardTask],
+    advance: Callable[[int], None],
+    retried: Callable[[int], None],
 ) -> tuple[int, Notes] | None:
     match message:
         case ("next",):
@@ -126,6 +133,8 @@ def _answer(
                 worker.connection.send(task)
         case ("advance", tokens):
             advance(tokens)
+        case ("retried", requests):
+            retried(requests)
         case ("committed", shard, notes):
             worker.shards.remove(shard)
             return shard, notes

@@ -12,7 +12,8 @@ from specflow.data.dialogues import Dialogue
 from specflow.data.regenerated import Session
 from specflow.data.template import arguments_of
 from specflow.data.tools import as_sent
-from specflow.serving.openai_client import OpenAIClient, RequestRefused, Retrying, ServerError
+from specflow.serving.openai_client import OpenAIClient, RequestRefused
+from specflow.targets.retrying import Retrying, ServerError
 
 SEED_BITS = 31
 """Every server takes a seed of this size."""
@@ -156,10 +157,14 @@ def request(dialogue: Dialogue, model: str, sampling: Sampling, *, token_ids: bo
 
 
 def parsed(reply: Mapping[str, Any], dialogue: Dialogue, model: str) -> Answer:
-    """The answer in a completion. Token ids are where SGLang (in the choice) and vLLM (prompt: at the top) put them."""
+    """The answer in a completion. Token ids stand where SGLang and vLLM put them.
+
+    The answer's are ``response_token_ids`` (SGLang) or ``token_ids`` (vLLM) of the choice; the prompt's are in the
+    choice (SGLang) or at the top (vLLM).
+    """
     choice = reply["choices"][0]
     message, usage = choice["message"], reply.get("usage") or {}
-    tokens = _ids(choice.get("token_ids"))
+    tokens = _ids(choice.get("token_ids")) or _ids(choice.get("response_token_ids"))
     prompt = _ids(choice.get("prompt_token_ids")) or _ids(reply.get("prompt_token_ids"))
     read = len(prompt) if prompt else int(usage.get("prompt_tokens") or len(dialogue.prompt_ids))
     if not prompt and read != len(dialogue.prompt_ids):

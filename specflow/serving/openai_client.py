@@ -9,35 +9,25 @@ The key is sent to the server and appears in no message.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any
 
 import httpx
 
-RETRIED = frozenset({408, 409, 425, 429, *range(500, 600)})
+from specflow.targets.retrying import (
+    CONNECT_SECONDS,
+    MOST_TIMEOUTS,
+    RETRIED,
+    Retrying,
+    ServerError,
+    failure_name,
+    retry_after,
+    said,
+)
+
 NOT_ALLOWED = frozenset({401, 403, 404, 405})
-LONGEST_WAIT = 60.0
-LONGEST_ASKED_WAIT = 600.0
-"""A server may ask for more than we would wait by ourselves, but not for a day."""
-CONNECT_SECONDS = 10.0
-MESSAGE_LENGTH = 300
-MOST_TIMEOUTS = 1
-"""A request that the server works on for longer than the timeout is asked again once: it will take as long again."""
-
-
-class ServerError(Exception):
-    """The server as a whole cannot be used; the message names it."""
-
-    def __init__(self, message: str, *, gone: bool = True) -> None:
-        super().__init__(message)
-        self.gone = gone
-        """Nothing more will come from it; otherwise requests under way are worth waiting for."""
 
 
 class RequestRefused(Exception):
@@ -46,20 +36,6 @@ class RequestRefused(Exception):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason, self.detail = reason, detail
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retrying:
-    """``retries`` further tries; the first wait is about ``backoff`` seconds."""
-
-    retries: int
-    backoff: float
-
-    def wait(self, attempt: int, asked: float | None) -> float:
-        """Seconds before try ``attempt + 1``: at least what the server asked for, and never the same for all."""
-        if asked is not None:
-            return min(asked, LONGEST_ASKED_WAIT) + random.uniform(0, self.backoff)
-        return random.uniform(0.5, 1.0) * min(self.backoff * 2.0**attempt, LONGEST_WAIT)
 
 
 class OpenAIClient:
@@ -94,9 +70,9 @@ class OpenAIClient:
             response.raise_for_status()
             return [str(entry["id"]) for entry in response.json()["data"]]
         except httpx.HTTPStatusError as error:
-            raise ServerError(f"{self.url}/models: {self._said(error.response)}") from error
+            raise ServerError(f"{self.url}/models: {said(error.response, key=self._key)}") from error
         except httpx.HTTPError as error:
-            raise ServerError(f"{self.url} does not answer ({_name(error)})") from error
+            raise ServerError(f"{self.url} does not answer ({failure_name(error)})") from error
         except (ValueError, KeyError, TypeError) as error:
             raise ServerError(
                 f"{self.url}/models: expected a list of models; is this an OpenAI-compatible server?"
@@ -111,14 +87,14 @@ class OpenAIClient:
                 response = await self._http.post("chat/completions", json=body)
                 if response.is_success:
                     return _completion(response)
-                problem = self._said(response)
+                problem = said(response, key=self._key)
                 if response.status_code in NOT_ALLOWED:
                     raise ServerError(f"{self.url}/chat/completions: {problem}")
                 if response.status_code not in RETRIED:
                     raise RequestRefused("server_refused", problem)
-                asked = _retry_after(response)
+                asked = retry_after(response)
             except httpx.HTTPError as error:
-                problem = _name(error)
+                problem = failure_name(error)
                 slow += isinstance(error, httpx.ReadTimeout)
             except ValueError as error:
                 problem = f"a reply that is no completion ({error})"
@@ -142,12 +118,6 @@ class OpenAIClient:
             return ServerError(f"{self.url} does not answer any more: {what}")
         return RequestRefused("server_failed", what)
 
-    def _said(self, response: httpx.Response) -> str:
-        text = " ".join(response.text.split())
-        if self._key:
-            text = text.replace(self._key, "***")
-        return f"HTTP {response.status_code} {text[:MESSAGE_LENGTH]}".strip()
-
     async def __aenter__(self) -> OpenAIClient:
         return self
 
@@ -164,21 +134,3 @@ def _completion(response: httpx.Response) -> dict[str, Any]:
     if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
         raise ValueError("no choice with a message")
     return dict(value)
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """``Retry-After`` in seconds: a number or a date; none if absent or unreadable."""
-    text = response.headers.get("retry-after", "").strip()
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
-        return None
-
-
-def _name(error: Exception) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -38,7 +38,7 @@ def answer_prompts(
     from specflow.data.quarantine import DataError
     from specflow.data.regenerated import Session
     from specflow.data.tokenizer import load_tokenizer
-    from specflow.serving.openai_client import ServerError
+    from specflow.targets.retrying import ServerError
 
     target = _target(path, params, context) if params.engine == "embedded" else None
     tokenizer, ends = load_tokenizer(path) if target is None else (target.tokenizer, frozenset(target.end_ids))
@@ -139,7 +139,7 @@ def _from_engine(
 
 def _from_server(session: Session, params: RegenerateParams, follow: Callable[[Dialogue], None]) -> None:
     from specflow.serving.answering import Sampling, Server, answer_all
-    from specflow.serving.openai_client import Retrying
+    from specflow.targets.retrying import Retrying
 
     asked = params.server
     if asked.url is None:

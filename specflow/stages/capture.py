@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specflow.config.capture import CaptureParams
 from specflow.stages.contract import Arity, Artifact, Context, Estimate, Inputs, Metrics, Problem, StageError
+from specflow.stages.feature_server import check_server, feature_server, served_precision
 
 if TYPE_CHECKING:
     from specflow.data.quarantine import Quarantined
@@ -31,6 +34,7 @@ STORED_PROBES = 2
 
 
 def check(params: CaptureParams) -> Iterable[Problem]:
+    yield from check_server(params)
     if params.batch_tokens > params.shard_tokens:
         yield Problem(
             where="batch_tokens",
@@ -93,11 +97,13 @@ def _job(target: Artifact, documents: StoredDocuments, params: CaptureParams, co
 
     side = target_side(target)
     _require_layers(params.layer_ids, side.values["layers"], where=side.where)
+    served = params.engine == "sglang"
+    asked = served_precision(params, target.path, context) if served else params.precision
     device = resolved_device(context.scratch, params.device)
     precision, threads = resolved(
         context.scratch,
         target.path,
-        precision=params.precision,
+        precision=asked,
         threads=params.threads,
         workers=params.workers,
         device=device,
@@ -153,6 +159,8 @@ class _Capture:
         self._loaded: Target | None = None
         self._seconds = 0.0
         self._computed = 0
+        self._server: dict[str, Any] = {}
+        self._retried: list[int] = []
 
     def run(self) -> Metrics:
         from specflow.features.lock import ShardBusy
@@ -228,19 +236,41 @@ class _Capture:
             self._context.log(f"{workers} workers, {self._job.threads} threads each, on {self._job.device}")
         total = sum(self._tokens(n) for n in range(len(self._plan)))
         self._computed = sum(self._tokens(n) for n in missing)
-        begin = time.perf_counter()
-        with self._context.progress("capture", total=total, unit="tokens") as progress:
+        with (
+            self._engine(missing, workers) as job,
+            self._context.progress("capture", total=total, unit="tokens") as progress,
+        ):
+            begin = time.perf_counter()  # a server has started by now
             progress.advance(total - self._computed)
             made = make_shards(
-                self._job,
+                job,
                 (self._task(n) for n in missing),
                 workers=workers,
                 target=self._target() if workers == 1 else None,
                 logs=self._context.scratch / "logs",
                 advance=progress.advance,
+                retried=self._retried.append,
             )
             self._notes.update(made)
-        self._seconds = time.perf_counter() - begin
+            self._seconds = time.perf_counter() - begin
+
+    @contextmanager
+    def _engine(self, missing: Sequence[int], workers: int) -> Iterator[CaptureJob]:
+        """The job, with a server for it if that is what computes."""
+        if self._params.engine == "embedded":
+            yield self._job
+            return
+        longest = max(len(self._ids[i]) for n in missing for batch in self._plan[n] for i in batch.documents)
+        with feature_server(
+            self._params,
+            self._job.target,
+            precision=self._job.precision,
+            longest=longest,
+            context=self._context,
+            workers=workers,
+        ) as server:
+            yield replace(self._job, server=server)
+            self._server = {"server_version": server.version, "retried_requests": sum(self._retried)}
 
     def _publish(self, notes: list[Notes], probes: Sequence[Probe]) -> Metrics:
         from specflow.data.quarantine import DataError, Quarantined, enforce_share, write_quarantine
@@ -277,6 +307,8 @@ class _Capture:
             "padding_share": padding / padded if padded else 0.0,
             "forward_share": padded / tokens if tokens else 0.0,
             "quarantined": len(bad),
+            "engine": self._params.engine,
+            **self._server,
             "precision": self._job.precision,
             "threads": self._job.threads,
             "device": self._job.device,

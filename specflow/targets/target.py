@@ -7,7 +7,7 @@ relative), not bit for bit: matrix kernels add in an order that depends on the n
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from specflow.targets.base import TargetError, TargetOutput
 from specflow.targets.cache import Cache
 from specflow.targets.device import to_host
 from specflow.targets.huge_pages import use_huge_pages
+from specflow.targets.last_layer import only_last_layer
 from specflow.targets.linear import PackingReport
 from specflow.targets.probe import choose_precision, choose_threads
 from specflow.targets.speed import Replacements, replace_blocks, replace_linears, replace_norms
@@ -164,6 +165,15 @@ class Target:
             for handle in handles:
                 handle.remove()
         return hidden
+
+    def finish(self, ids: Sequence[int], hidden_TH: Tensor) -> Tensor:
+        """The last layer and the final norm over the rows of one document.
+
+        ``hidden_TH``: output of the last layer but one; returns ``last_hidden`` ``[T, H]``. Only for models whose last
+        layer reads nothing of the others but their output.
+        """
+        with only_last_layer(self._layers, hidden_TH.to(self.embedding_weight).unsqueeze(0)):
+            return self.forward(torch.tensor([list(ids)]), self.new_cache(1, len(ids))).last_hidden_BTH[0]
 
     def _checked(self, layer_ids: tuple[int, ...]) -> tuple[int, ...]:
         if list(layer_ids) != sorted(set(layer_ids)) or any(not 0 <= k < self.num_layers - 1 for k in layer_ids):

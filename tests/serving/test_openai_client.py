@@ -8,7 +8,7 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
-from specflow.serving.openai_client import LONGEST_ASKED_WAIT, LONGEST_WAIT, Retrying, _retry_after
+from specflow.targets.retrying import LONGEST_ASKED_WAIT, LONGEST_WAIT, Retrying, retry_after
 
 
 @pytest.mark.parametrize("attempt", range(12))
@@ -28,14 +28,14 @@ def test_a_server_s_wish_is_a_lower_bound_within_reason() -> None:
 @pytest.mark.parametrize(
     ("text", "low", "high"), [("7", 7, 7), ("0.5", 0.5, 0.5), ("-3", 0, 0), (None, None, None), ("soon", None, None)]
 )
-def test_retry_after(text: str | None, low: float | None, high: float | None) -> None:
-    found = _retry_after(httpx.Response(429, headers={} if text is None else {"Retry-After": text}))
+def testretry_after(text: str | None, low: float | None, high: float | None) -> None:
+    found = retry_after(httpx.Response(429, headers={} if text is None else {"Retry-After": text}))
     assert found == low == high
 
 
 def test_retry_after_as_a_date() -> None:
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
-    found = _retry_after(httpx.Response(503, headers={"Retry-After": date}))
+    found = retry_after(httpx.Response(503, headers={"Retry-After": date}))
     assert found is not None
     assert 85 < found <= 90
-    assert _retry_after(httpx.Response(503, headers={"Retry-After": "Mon, 01 Jan 2001 00:00:00 GMT"})) == 0
+    assert retry_after(httpx.Response(503, headers={"Retry-After": "Mon, 01 Jan 2001 00:00:00 GMT"})) == 0

@@ -366,9 +366,9 @@ def test_token_ids_of_a_server_are_used_wherever_it_puts_them(root: Path, tmp_pa
         if last in ("row 0", "held"):  # as one engine does it
             return {**completion(f"yes {last}", token_ids=[*ids, end]), "prompt_token_ids": prompt}
         if last == "row 1":  # as another does it
-            return completion(f"yes {last}", token_ids=[*ids, end], prompt_token_ids=prompt)
+            return completion(f"yes {last}", response_token_ids=[*ids, end], prompt_token_ids=prompt)
         if last == "row 2":  # the end token is cut off and named
-            return completion(f"yes {last}", token_ids=ids, matched_stop=end, prompt_token_ids=prompt)
+            return completion(f"yes {last}", response_token_ids=ids, matched_stop=end, prompt_token_ids=prompt)
         if last == "row 3":  # the prompt was rendered otherwise: what was read counts
             return completion(f"yes {last}", token_ids=[*ids, end], prompt_token_ids=[1, 2, 3])
         if last == "row 4":  # another prompt, but which? the ids are worth nothing

@@ -1,0 +1,92 @@
+"""``capture.sglang``: an SGLang server that computes features; one that runs already, or one that the stage starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from specflow.config.base import NOT_IN_KEY, InputFile, Section, wrong
+
+OWN_FLAGS = (
+    "--model-path", "--model", "--host", "--port", "--dtype", "--enable-return-hidden-states",
+    "--return-hidden-states-mode", "--enable-return-aux-hidden-states", "--return-aux-hidden-state-layer-ids",
+    "--api-key", "--quantization",
+)  # fmt: skip
+"""What the stage decides, or what would make the features those of another model."""
+OWN_PREFIX = "--speculative-"
+
+
+def _root_url(url: str | None) -> str | None:
+    """``http://host:port/v1/`` is ``http://host:port``: SGLang's own interface is at the root."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise wrong("not the address of a server", found=url, expected="for example http://127.0.0.1:30000")
+    if parts.username or parts.password:
+        raise wrong("a password in the address", found="a user name before @", expected="the key in api_key_file")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _interpreter(path: Path | None, info: ValidationInfo) -> Path | None:
+    """Links are kept: the link of a virtual environment tells Python which environment it belongs to."""
+    base = (info.context or {}).get("base")
+    if path is None or base is None:
+        return path
+    path = Path(os.path.normpath(base / path.expanduser()))
+    if not os.access(path, os.X_OK) or path.is_dir():
+        raise wrong(
+            "no such program", found=path, expected="the python of an environment with SGLang",
+            hint=f"relative paths start at {base}",
+        )  # fmt: skip
+    return path
+
+
+def _not_ours(flags: tuple[str, ...]) -> tuple[str, ...]:
+    names = [flag.partition("=")[0] for flag in flags]
+    ours = [name for name in names if name in OWN_FLAGS or name.startswith(OWN_PREFIX)]
+    if ours:
+        raise wrong("flags that the stage sets itself", found=", ".join(ours), expected="other flags of SGLang")
+    return flags
+
+
+class SglangParams(Section):
+    """The server of engine `sglang`: `url` of one that runs, or `python` to start one for the stage."""
+
+    url: Annotated[str | None, AfterValidator(_root_url)] = Field(
+        default=None, description="Address of a running server.", json_schema_extra=NOT_IN_KEY
+    )
+    python: Annotated[Path | None, AfterValidator(_interpreter)] = Field(
+        default=None,
+        description="Python of an environment with SGLang; the stage starts the server and ends it.",
+        json_schema_extra=NOT_IN_KEY,
+    )
+    launch_flags: Annotated[tuple[str, ...], AfterValidator(_not_ours)] = Field(
+        default=(), description="Further flags of `sglang.launch_server`, as [--tp-size, '8']."
+    )
+    api_key_file: InputFile | None = Field(
+        default=None, description="File with the key; it is sent to the server only.", json_schema_extra=NOT_IN_KEY
+    )
+    memory_gb: float = Field(
+        default=2.0, gt=0, description="Memory for answers under way; it bounds the tokens in flight.",
+        json_schema_extra=NOT_IN_KEY,
+    )  # fmt: skip
+    concurrency: int = Field(default=32, ge=1, description="Requests in flight, at most.", json_schema_extra=NOT_IN_KEY)
+    retries: int = Field(
+        default=6, ge=0, description="Tries after the first, for lost connections, 429 and 5xx.",
+        json_schema_extra=NOT_IN_KEY,
+    )  # fmt: skip
+    backoff: float = Field(
+        default=1.0, gt=0, description="Seconds before the first retry; doubled for each further one, up to 60.",
+        json_schema_extra=NOT_IN_KEY,
+    )  # fmt: skip
+    timeout: float = Field(
+        default=600.0, gt=0, description="Seconds to wait for one answer.", json_schema_extra=NOT_IN_KEY
+    )
+    start_timeout: float = Field(
+        default=1200.0, gt=0, description="Seconds that a server may take to start.", json_schema_extra=NOT_IN_KEY
+    )
