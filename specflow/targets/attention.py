@@ -21,7 +21,7 @@ FOLD_ROWS = 16
 class AttentionPass:
     """Which cached positions the rows of one pass see: row i of request b sees ``0 .. committed[b] + i``."""
 
-    __slots__ = ("_masks", "length", "positions_BT", "rows", "start")
+    __slots__ = ("_masks", "_rotary", "length", "positions_BT", "rows", "start")
 
     def __init__(self, committed: list[int], rows: int, device: torch.device) -> None:
         self.rows = rows
@@ -35,6 +35,17 @@ class AttentionPass:
             offsets_B1 = torch.tensor(committed, device=device).unsqueeze(1)
             self.positions_BT = offsets_B1 + torch.arange(rows, device=device)
         self._masks: dict[tuple[int | None, int, int, torch.dtype], Tensor] = {}
+        self._rotary: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def rotate(self, heads_BTND: Tensor, cos_BTD: Tensor, sin_BTD: Tensor) -> Tensor:
+        """Rotary embedding of all heads, halves against halves; the angles are prepared once per pass."""
+        half = heads_BTND.shape[3] // 2
+        if self._rotary is None or self._rotary[0] is not cos_BTD:
+            signed = torch.cat((-sin_BTD[..., :half], sin_BTD[..., half:]), dim=-1)
+            self._rotary = (cos_BTD, cos_BTD.unsqueeze(2), signed.unsqueeze(2))
+        _key, cos, sin = self._rotary
+        swapped = torch.cat((heads_BTND[..., half:], heads_BTND[..., :half]), dim=-1)
+        return torch.addcmul(heads_BTND * cos, swapped, sin)
 
     def first_visible(self, window: int | None) -> int:
         """First cached position that any row sees through a sliding ``window``."""

@@ -35,7 +35,15 @@ class PackingReport:
 
 
 def dense_product(weight_OI: Tensor, bias_O: Tensor | None) -> Product:
-    return lambda x: F.linear(x, weight_OI, bias_O)
+    """``x -> x @ weight.T + bias``.
+
+    MKL reads a single row's fp32 weights up to 1.7 times faster in column order where there are more outputs than
+    inputs (two Zen 1 cores: 12.5 instead of 7.9 GB/s for 3072 x 576), and several rows no slower.
+    """
+    weight = weight_OI.detach()
+    if weight.dtype == torch.float32 and weight.device.type == "cpu" and weight.shape[0] > weight.shape[1]:
+        weight = weight.t().contiguous().t()
+    return lambda x: F.linear(x, weight, bias_O)
 
 
 def packed_product(weight_OI: Tensor, bias_O: Tensor | None, report: PackingReport, *, name: str) -> Product:
@@ -99,14 +107,18 @@ class GroupedLinear(nn.Module):
         return part
 
 
+def joined(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of one layer whose outputs are those of ``linears`` side by side."""
+    weight = torch.cat([linear.weight.detach() for linear in linears])
+    if all(linear.bias is None for linear in linears):
+        return weight, None
+    parts = [x.weight.new_zeros(x.out_features) if x.bias is None else x.bias.detach() for x in linears]
+    return weight, torch.cat(parts)
+
+
 def group(linears: Sequence[nn.Linear], make: Callable[[Tensor, Tensor | None], Product]) -> list[GroupedLinear]:
     """Replacements of ``linears``, which all read one tensor, in the order in which they are called."""
-    weight = torch.cat([linear.weight.detach() for linear in linears])
-    bias = None
-    if any(linear.bias is not None for linear in linears):
-        parts = [x.weight.new_zeros(x.out_features) if x.bias is None else x.bias.detach() for x in linears]
-        bias = torch.cat(parts)
-    shared = _Shared(make(weight, bias))
+    shared = _Shared(make(*joined(linears)))
     replacements, first = [], 0
     for i, linear in enumerate(linears):
         size = linear.out_features

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from specflow.targets.fused import fused_blocks
 from specflow.targets.linear import (
     InferenceLinear,
     PackingReport,
@@ -81,29 +82,33 @@ def _fast_norm(module: nn.Module) -> FastRMSNorm | None:
     return None
 
 
+def replace_blocks(model: nn.Module, replaced: Replacements, report: PackingReport | None) -> None:
+    """Replace attention and MLP modules by fused ones, packed if there is a ``report`` to fill."""
+    for name, fused in list(fused_blocks(model, partial(_product, report))):
+        replaced.replace(model, name, fused)
+
+
+def _product(report: PackingReport | None, weight: Tensor, bias: Tensor | None, name: str) -> Product:
+    return dense_product(weight, bias) if report is None else packed_product(weight, bias, report, name=name)
+
+
 def replace_linears(
     model: nn.Module, replaced: Replacements, run: Callable[[], object], report: PackingReport | None
 ) -> None:
-    """Compute linear layers of one input together, and pack them if there is a ``report`` to fill.
+    """Compute the linear layers left that share an input together, and pack them if there is a ``report`` to fill.
 
     ``run`` runs the model once; while it does, which layers read which tensor is observed.
     """
     linears = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
-
-    def make(weight: Tensor, bias: Tensor | None, *, name: str) -> Product:
-        return dense_product(weight, bias) if report is None else packed_product(weight, bias, report, name=name)
-
     grouped: set[str] = set()
     for names in _shared_inputs(linears, run):
         grouped.update(names)
-        parts = group([linears[name] for name in names], partial(make, name=names[0]))
+        parts = group([linears[name] for name in names], partial(_product, report, name=names[0]))
         for name, part in zip(names, parts, strict=True):
             replaced.replace(model, name, part)
-    if report is None:
-        return  # a lone dense layer is already as quick as it gets
     for name, linear in linears.items():
         if name not in grouped:
-            product = make(linear.weight, linear.bias, name=name)
+            product = _product(report, linear.weight, linear.bias, name)
             new = InferenceLinear(product, in_features=linear.in_features, out_features=linear.out_features)
             replaced.replace(model, name, new)
 

@@ -21,7 +21,7 @@ from specflow.targets.cache import Cache
 from specflow.targets.huge_pages import use_huge_pages
 from specflow.targets.linear import PackingReport
 from specflow.targets.probe import choose_precision, choose_threads
-from specflow.targets.speed import Replacements, replace_linears, replace_norms
+from specflow.targets.speed import Replacements, replace_blocks, replace_linears, replace_norms
 from specflow.targets.support import check_supported
 
 PRECISIONS = ("fp32", "bf16", "packed", "auto")
@@ -161,6 +161,7 @@ class Target:
             )
         replaced = Replacements()
         replace_norms(self._model, replaced)
+        replace_blocks(self._model, replaced, self.packing_report)
         one_pass = partial(self.forward, ids, self.new_cache(1, PROBE_ROWS))
         replace_linears(self._model, replaced, one_pass, self.packing_report)
         if not self._probe_error(ids, expected) <= max(tolerance, 2e-3 if self.packing_report else 0.0):
