@@ -53,7 +53,7 @@ def stat(
     found = find(artifact, config=config, flow=flow, settings=settings, store=store)
     reader = _reader(artifact, found)
     figures = figures_of(reader)
-    size = sum(file.stat().st_size for file in (found.path / "store").rglob("*") if file.is_file())
+    size = reader.stored_bytes
     per_token = size / max(1, figures.tokens)
     if as_json:
         about = {"path": str(found.path), "contract": reader.contract.to_dict(), "contract_hash": reader.contract.hash}

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specflow.features.contract import CONTRACT_FILE, FeatureContract
-from specflow.features.shard import DamagedShard, verify_shard
-from specflow.features.store import STORE, shard_name
+from specflow.features.location import Directory, Place, kept_elsewhere
+from specflow.features.reader import STORE, listed_shards, shard_name
+from specflow.features.shard import MARKER, DamagedShard, checksum, verify_shard
 
 ROOT = "zarr.json"
 
@@ -37,22 +38,26 @@ def inspect_store(path: Path, *, checksums: bool = True) -> Inspection:
         found.contract = FeatureContract.read(path / CONTRACT_FILE)
     except (OSError, ValueError, TypeError, KeyError) as error:
         found.problems.append(f"{path / CONTRACT_FILE}: {error}")
-    root = path / STORE
+    bucket = kept_elsewhere(path)
+    root: Place = bucket or Directory(path / STORE)
     try:
-        attributes = json.loads((root / ROOT).read_text(encoding="utf-8"))["attributes"]
+        attributes = json.loads(root.read(ROOT))["attributes"]
         found.count, stated = int(attributes["shards"]), attributes["contract_hash"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        found.problems.append(f"{root / ROOT}: {error}; the store was never finished, or is damaged")
+        listed = listed_shards(path, found.count) if bucket else {}
+    except (OSError, ValueError, TypeError, KeyError, DamagedShard) as error:
+        found.problems.append(f"{root}/{ROOT}: {error}; the store was never finished, or is damaged")
         return found
     if found.contract is not None and found.contract.hash != stated:
         found.problems.append(f"{path / CONTRACT_FILE} is not the contract that the store was written under")
     for number in range(found.count):
+        place = root.child(shard_name(number))
         try:
-            verify_shard(root / shard_name(number), checksums=checksums)
+            verify_shard(place, checksums=checksums)
+            if bucket and checksum([place.read(MARKER)]) != listed[shard_name(number)]:
+                raise DamagedShard(f"{place}: {MARKER} is not the one this artifact was made with")
         except (DamagedShard, OSError) as error:
             found.shards[number] = str(error)
-    known = {ROOT, *(shard_name(number) for number in range(found.count))}
-    found.problems += [
-        f"{place} does not belong to the store" for place in sorted(root.iterdir()) if place.name not in known
-    ]
+    known = {ROOT, CONTRACT_FILE, *(shard_name(number) for number in range(found.count))}
+    tops = {name.partition("/")[0] for name in root.sizes()}
+    found.problems += [f"{root}/{name} does not belong to the store" for name in sorted(tops - known)]
     return found

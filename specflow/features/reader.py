@@ -62,7 +62,7 @@ class FeatureReader:
         attributes = _attributes(root)
         if attributes["contract_hash"] != self.contract.hash:
             raise DamagedShard(f"{path}: {CONTRACT_FILE} is not the contract the store was written under")
-        listed = _listed(path, int(attributes["shards"])) if bucket else {}
+        listed = listed_shards(path, int(attributes["shards"])) if bucket else {}
         self._cache = _Cache(cache_bytes)
         self._pool = ThreadPoolExecutor(max_workers=REQUESTS) if bucket else None
         self._arrays: list[dict[str, Any]] = []
@@ -78,6 +78,7 @@ class FeatureReader:
         for number, arrays in enumerate((self._pool.map if self._pool else map)(opened, range(attributes["shards"]))):
             self._arrays.append(arrays)
             entries.update(_entries(root.child(shard_name(number)), number, arrays))
+        self.stored_bytes = sum(root.sizes().values())
         self._entries = [entries[index] for index in sorted(entries)]
         self._indices = sorted(entries)
 
@@ -199,7 +200,7 @@ def _attributes(root: Place) -> dict[str, Any]:
     return found
 
 
-def _listed(path: Path, shards: int) -> dict[str, str]:
+def listed_shards(path: Path, shards: int) -> dict[str, str]:
     """Checksum of each shard's marker, from the artifact."""
     entries = json.loads((path / ELSEWHERE).read_text(encoding="utf-8")).get("shards", [])
     found = {entry["name"]: entry["marker"] for entry in entries}

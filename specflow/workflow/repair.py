@@ -14,6 +14,9 @@ from typing import Any
 from filelock import Timeout
 
 from specflow.config.capture import CaptureParams
+from specflow.features.inspection import inspect_store
+from specflow.features.location import Bucket, keep_elsewhere, kept_elsewhere
+from specflow.features.reader import shard_name
 from specflow.stages.contract import Artifact, Inputs, Progress, StageError
 from specflow.workflow.keys import hash_file
 from specflow.workflow.record import ArtifactRecord, describe_environment
@@ -62,8 +65,6 @@ def _repair(store: ArtifactStore, key: str, log: Callable[[str], None]) -> Repai
     if record is None or record.key != key:
         raise NotRepairable(f"artifact.json is missing or unreadable, and with it what every file must be. {_REMAKE}")
     damage = store.damage(KIND, key, record)
-    if not damage:
-        return Repair(damage={})
     for name, problem in damage.items():
         log(f"damaged: {name} {problem}")
     wanted = [name for name, problem in damage.items() if problem != FOREIGN]
@@ -77,7 +78,27 @@ def _repair(store: ArtifactStore, key: str, log: Callable[[str], None]) -> Repai
     _put_aside(store, key, [name for name, problem in damage.items() if problem == FOREIGN])
     if left := store.damage(KIND, key, record):
         raise NotRepairable(f"still damaged: {', '.join(left)}. {_REMAKE}")
-    return Repair(damage=damage, shards=tuple(shards))
+    elsewhere = _repair_elsewhere(store, record, log)
+    return Repair(damage={**damage, **elsewhere.damage}, shards=(*shards, *elsewhere.shards))
+
+
+def _repair_elsewhere(store: ArtifactStore, record: ArtifactRecord, log: Callable[[str], None]) -> Repair:
+    """The same for shards in object storage, which are made again where they are: there is no rename there."""
+    path = store.path(KIND, record.key)
+    if kept_elsewhere(path) is None:
+        return Repair(damage={})
+    damaged = inspect_store(path).shards
+    for problem in damaged.values():
+        log(f"damaged: {problem}")
+    if not damaged:
+        return Repair(damage={})
+    with _made_again(store, record, _inputs(store, record), [], log):
+        pass
+    if left := inspect_store(path).damage:
+        raise NotRepairable(f"{len(left)} shards come out otherwise than recorded. {_differences(record)}. {_REMAKE}")
+    return Repair(
+        damage={shard_name(n): problem for n, problem in damaged.items()}, shards=tuple(map(shard_name, damaged))
+    )
 
 
 _REMAKE = "To make it anew, run the flow: it puts the damaged artifact aside and captures all of it again"
@@ -106,16 +127,19 @@ def _made_again(
     # Inside the key's own place for unfinished work: garbage collection knows it and respects the lock.
     work = store.attempt_path(KIND, record.key) / "repair"
     shutil.rmtree(work, ignore_errors=True)
-    context = _Context(output=work / "output", scratch=work / "scratch", log=log)
+    context = _Context(key=record.key, output=work / "output", scratch=work / "scratch", log=log)
     context.output.mkdir(parents=True)
+    bucket = kept_elsewhere(store.path(KIND, record.key))
     try:
         context.scratch.mkdir()
+        if bucket is not None:
+            keep_elsewhere(context.scratch, bucket)
         for name in record.files:
             if (shard := shard_of(name)) and shard not in shards:
                 link = context.scratch / name
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.hardlink_to(store.path(KIND, record.key) / name)
-        STAGES.load(record.stage).run(inputs, _params(record), context)
+        STAGES.load(record.stage).run(inputs, _params(record, bucket), context)
         yield context.output
     except StageError as error:
         raise NotRepairable(f"{error}. {_REMAKE}") from error
@@ -125,10 +149,14 @@ def _made_again(
             work.parent.rmdir()
 
 
-def _params(record: ArtifactRecord) -> CaptureParams:
-    """The recorded parameters, with what was left to the machine as it was decided then."""
+def _params(record: ArtifactRecord, bucket: Bucket | None) -> CaptureParams:
+    """The recorded parameters, with what was left to the machine as it was decided then, and the shards' place."""
     decided = {name: record.metrics[name] for name in ("precision", "threads", "device") if name in record.metrics}
-    return CaptureParams.model_validate({**record.parameters, **decided})
+    place: dict[str, Any] = {"store_url": None}
+    if bucket is not None:
+        stated = bucket.to_json()
+        place = {"store_url": stated["url"].removesuffix(f"/{record.key}"), "store_options": stated["options"]}
+    return CaptureParams.model_validate({**record.parameters, **decided, **place})
 
 
 def _require_recorded(made: Path, record: ArtifactRecord, names: list[str]) -> None:
@@ -186,6 +214,7 @@ def _flush(path: Path) -> None:
 class _Context:
     """A stage's context without a console."""
 
+    key: str
     output: Path
     scratch: Path
     log: Callable[[str], None]
