@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from specflow.features.agreement import LEAST_AGREEMENT, agreement
+from specflow.features.contract import FeatureContract
 from specflow.features.diagnosis import Reference, explain, layer_name, row_errors
 from specflow.features.document import Document
 from specflow.features.reader import FeatureReader
@@ -101,13 +102,28 @@ def tolerance_of(precision: str, *, dtype: str = "bfloat16", hidden_size: int = 
 
 
 def probe_document(
-    target: Target, layer_ids: tuple[int, ...], document: Tokens, captured: Rows, *, dtype: str = "bfloat16"
+    target: Target,
+    layer_ids: tuple[int, ...],
+    document: Tokens,
+    captured: Rows,
+    *,
+    dtype: str = "bfloat16",
+    whole: bool = True,
 ) -> Probe:
-    """Raises :class:`ProbeFailure` naming document, layer, both errors and what explains them."""
+    """Raises :class:`ProbeFailure` naming document, layer, both errors and what explains them.
+
+    Without ``whole`` the last rows of a document may be missing.
+    """
     ids_T = torch.tensor(list(document.ids))
     near = {k + step for k in layer_ids for step in (-1, 0, 1)}
     states, last_TH = target.residual_states(ids_T, near)
     rows = captured.last_hidden_TH.shape[0]
+    if rows > len(ids_T) or (whole and rows < len(ids_T)) or captured.features_TKH.shape[:2] != (rows, len(layer_ids)):
+        shapes = f"last_hidden of {rows} rows, features of shape {tuple(captured.features_TKH.shape)}"
+        raise ProbeFailure(
+            f"document {document.id}: {shapes}, for {len(ids_T)} tokens and {len(layer_ids)} layers: rows are missing "
+            "or too many"
+        )
     last_TH, states = last_TH[:rows], {k: state[:rows] for k, state in states.items()}
     tolerance = tolerance_of(target.precision, dtype=dtype, hidden_size=target.hidden_size)
     failing = _Failing(target, document, layer_ids, captured, tolerance)
@@ -132,18 +148,16 @@ def probe_document(
     )
 
 
-def probe_stored(target: Target, layer_ids: tuple[int, ...], document: Document, *, dtype: str = "bfloat16") -> Probe:
-    """The same of a document as it is read from a store."""
-    return probe_document(target, layer_ids, _Stored(document), document, dtype=dtype)
+def probe_stored(target: Target, contract: FeatureContract, document: Document) -> Probe:
+    """The same of a document as it is read from a store of ``contract``."""
+    whole = contract.rows == "all"
+    return probe_document(target, contract.layer_ids, _Stored(document), document, dtype=contract.dtype, whole=whole)
 
 
 def probe_store(target: Target, reader: FeatureReader, *, documents: int) -> list[Probe]:
     """Probes of up to ``documents`` documents, spread over the store, as a reader sees them; judged together."""
-    contract = reader.contract
-    probes = [
-        probe_stored(target, contract.layer_ids, reader.document(place), dtype=contract.dtype)
-        for place in spread(len(reader), documents)
-    ]
+    places = spread(len(reader), documents)
+    probes = [probe_stored(target, reader.contract, reader.document(place)) for place in places]
     judge_alignment(probes)
     return probes
 

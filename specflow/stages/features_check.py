@@ -128,7 +128,7 @@ def _probe(target: Artifact, reader: FeatureReader, count: int, found: Checked) 
     for place in spread(len(reader), count):
         document = reader.document(place)
         try:
-            found.probes.append(probe_stored(model, reader.contract.layer_ids, document, dtype=reader.contract.dtype))
+            found.probes.append(probe_stored(model, reader.contract, document))
         except ProbeFailure as failure:
             found.damage.append(str(failure))
     try:

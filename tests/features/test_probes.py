@@ -149,6 +149,25 @@ def test_another_layer_is_named(
     assert words in failure(lambda x: states[taken].bfloat16(), str(declared))
 
 
+@pytest.mark.parametrize("rows", [slice(0, -1), slice(1, None)])
+def test_missing_rows_are_named(
+    target: Target, documents: list[TokenDocument], good: list[Captured], rows: slice
+) -> None:
+    features, last = good[0]
+    for short in (
+        Captured(features[rows], last[rows]),
+        Captured(features, last[rows]),
+        Captured(features[:, :1], last),
+    ):
+        with pytest.raises(ProbeFailure, match="rows are missing or too many"):
+            probe_document(target, LAYERS, documents[0], short)
+    if rows.start == 0:  # a store may leave out the last rows, and says so
+        assert probe_document(target, LAYERS, documents[0], Captured(features[rows], last[rows]), whole=False).rows > 0
+    else:
+        with pytest.raises(ProbeFailure, match=r"rows are shifted by -1"):
+            probe_document(target, LAYERS, documents[0], Captured(features[rows], last[rows]), whole=False)
+
+
 def test_swapped_layers_are_named(target: Target, documents: list[TokenDocument], good: list[Captured]) -> None:
     swapped = Captured(good[0].features_TKH.flip(1), good[0].last_hidden_TH)
     with pytest.raises(ProbeFailure, match="stored in another order: declared 0, 2, found 2, 0"):
