@@ -26,7 +26,8 @@ import psutil
 REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-GONE_SECONDS = 10.0
+GONE_SECONDS = 60.0
+"""The process that workers come from notices its parent's end only when its imports are done."""
 LIMIT = 300.0
 
 Finished = dict[str, tuple[int, int]]
