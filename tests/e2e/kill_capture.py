@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +26,8 @@ import psutil
 REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-GONE_SECONDS = 10.0
+GONE_SECONDS = 60.0
+"""The process that workers come from notices its parent's end only when its imports are done."""
 LIMIT = 300.0
 
 Finished = dict[str, tuple[int, int]]
@@ -57,20 +59,20 @@ def survive(
         )
         after = _finished(work)
         remade = sorted(name for name, marker in before.items() if after.get(name) != marker)
-        outcome.failures += [f"made again: {remade}"] if remade else []
-        outcome.failures += said
+        wrong = [*said, *([f"made again: {remade}"] if remade else [])]
         if killed:
             outcome.kills += 1
             torn = len(list(work.glob("scratch/store/*.partial")))
             outcome.while_writing += bool(torn)
             tell(f"kill {outcome.kills}: {killed}; shards {len(before)} -> {len(after)}, {torn} half written")
-            continue
-        outcome.stores += 1
-        different = _differences(whole, _last_output(work))
-        outcome.failures += [f"other bytes than uninterrupted: {different}"] if different else []
-        tell(f"completed: {len(after)} shards, {len(different)} files differ from an uninterrupted capture")
-        shutil.rmtree(work)
-        if said or different:
+        elif not wrong:
+            outcome.stores += 1
+            different = _differences(whole, _last_output(work))
+            wrong += [f"other bytes than uninterrupted: {different}"] if different else []
+            tell(f"completed: {len(after)} shards, {len(different)} files differ from an uninterrupted capture")
+            shutil.rmtree(work)
+        outcome.failures += wrong
+        if wrong:
             break
     return outcome
 
@@ -126,8 +128,11 @@ def _run(root: Path, work: Path, workers: int, spend: float | None, *, hit_worke
     servers = [p.pid for p in family if _parent(p) == process.pid and "forkserver" in " ".join(_cmdline(p))]
     others = [p for p in family if _parent(p) in servers]
     if hit_worker and others:
-        others[0].kill()
+        with suppress(psutil.NoSuchProcess):
+            others[0].kill()
         code, said = process.wait(), log.read_text()
+        if code == 0:  # the worker had just finished
+            return "", _left_over(family)
         named = f"(process {others[0].pid}) was killed (signal 9)" in said
         wrong = [] if code == 1 and named else [f"a killed worker: code {code}, {said[-2000:]}"]
         return f"worker of {len(others)}", wrong + _left_over(family)
