@@ -59,5 +59,6 @@ def inspect_store(path: Path, *, checksums: bool = True) -> Inspection:
             found.shards[number] = str(error)
     known = {ROOT, CONTRACT_FILE, *(shard_name(number) for number in range(found.count))}
     tops = {name.partition("/")[0] for name in root.sizes()}
+    tops |= {p.name for p in root.path.iterdir()} if isinstance(root, Directory) else set()  # empty directories
     found.problems += [f"{root}/{name} does not belong to the store" for name in sorted(tops - known)]
     return found

@@ -269,7 +269,7 @@ class _Capture:
             context=self._context,
             workers=workers,
         ) as server:
-            yield replace(self._job, server=server)
+            yield replace(self._job, server=server.share(workers))
             self._server = {"server_version": server.version, "retried_requests": sum(self._retried)}
 
     def _publish(self, notes: list[Notes], probes: Sequence[Probe]) -> Metrics:

@@ -94,7 +94,7 @@ def test_probes_cannot_be_switched_off(artifacts: Path, tmp_path: Path, monkeypa
     assert (metrics["probe_documents"], metrics["stored_documents_probed"]) == (1, 2)
     plant(monkeypatch, lambda made: [Captured(c.features_TKH * 2, c.last_hidden_TH) for c in made])
     with pytest.raises(
-        StageError, match=r"layer 0 captured in a batch differs .* values are scaled by 2\. Nothing was kept"
+        StageError, match=r"layer 0 captured in a batch differs .* values are scaled by 2\. No artifact was made"
     ):
         run(artifacts, FakeContext(tmp_path / "wrong"), none)
 
@@ -105,13 +105,12 @@ def test_what_is_written_is_probed_as_it_is_read(
     """A store that writes other bits than it was given, with good checksums."""
     from specflow.features import store
 
-    honest = store._joined
+    honest = store._Arrays.put_rows
 
-    def wrong(tensors: Any, dtype: Any, *row: int) -> Any:
-        made = honest(tensors, dtype, *row)
-        return made[..., ::-1].copy() if row == (2, 64) else made
+    def wrong(self: Any, name: str, rows: Any, row: Any, dtype: str) -> None:
+        honest(self, name, [r.flip(-1).contiguous() for r in rows] if name == "features" else rows, row, dtype)
 
-    monkeypatch.setattr(store, "_joined", wrong)
+    monkeypatch.setattr(store._Arrays, "put_rows", wrong)
     with pytest.raises(StageError, match="read back from the store, document row-"):
         run(artifacts, FakeContext(tmp_path))
 

@@ -129,13 +129,16 @@ def test_rows_of_another_request_are_found_by_the_probe(root: Path, target: Targ
         foreign = fake.honest([(t + 1) % 256 for t in ids])["meta_info"]["hidden_states"]
         return Act(change=with_states(foreign)) if n == 4 else Act()
 
-    with FakeSglang(target, ASKED, behave=behave) as fake, pytest.raises(StageError, match="rows belong to another"):
+    with (
+        FakeSglang(target, ASKED, behave=behave) as fake,
+        pytest.raises(StageError, match="rows are those of another document"),
+    ):
         run(root, FakeContext(tmp_path), fake.url)
 
 
 def test_a_server_that_lies_about_its_layers_is_found_by_the_probe(root: Path, target: Target, tmp_path: Path) -> None:
     liar = FakeSglang(target, ASKED, behave=lambda n, ids: Act(change=swapped))
-    with liar, pytest.raises(StageError, match="the features declared as layer 0 match layer 1 better"):
+    with liar, pytest.raises(StageError, match="in another order: declared 0, 1, found 1, 0"):
         run(root, FakeContext(tmp_path), liar.url)
 
 

@@ -22,7 +22,7 @@ from specflow.targets.device import choose_device, to_host
 from specflow.targets.target import Target, TargetError
 from tests.stages.capture_helpers import greedy_documents, tokens_artifact
 from tests.stages.capture_process import PARAMS, run
-from tests.stages.pipeline_helpers import FakeContext, FakeProgress, tiny_target, tree
+from tests.stages.pipeline_helpers import FakeContext, FakeProgress, state_fingerprint, tiny_target, tree
 
 TWO = PARAMS.model_copy(update={"workers": 2, "shard_tokens": 120, "batch_tokens": 64})
 ONE = TWO.model_copy(update={"workers": 1})
@@ -102,6 +102,7 @@ def test_a_worker_that_cannot_begin_is_named_with_its_reason(artifacts: Path, tm
     for path in (artifacts / "target").iterdir():
         data = path.read_bytes()
         (tmp_path / "target" / path.name).write_bytes(data[:500] if path.suffix == ".safetensors" else data)
+    state_fingerprint(tmp_path / "target")
     (tmp_path / "tokens").symlink_to(artifacts / "tokens")
     with pytest.raises(StageError, match=r"worker \d of 2 .* failed \(\w+: .*before its first shard") as failure:
         run(tmp_path, FakeContext(tmp_path / "work"), TWO)
@@ -118,7 +119,7 @@ def test_one_shard_needs_no_second_process(artifacts: Path, tmp_path: Path, monk
 def test_what_a_worker_finds_wrong_is_raised_as_here() -> None:
     worker = _Worker("worker 1 of 2", None, None, Path("log"))  # type: ignore[arg-type]
     with pytest.raises(ProbeFailure, match="rows are shifted"):
-        _answer(worker, ("failed", "ProbeFailure", "rows are shifted"), iter(()), lambda _: None)
+        _answer(worker, ("failed", "ProbeFailure", "rows are shifted"), iter(()), lambda _: None, lambda _: None)
 
 
 def test_no_documents_are_captured_as_none(artifacts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
