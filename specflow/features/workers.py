@@ -20,6 +20,7 @@ from specflow.targets.target import Target
 
 END_SECONDS = 3.0
 PRELOADED = (
+    "specflow.features.fork_origin",
     "specflow.features.making",
     "transformers.modeling_utils",
     "transformers.models.auto.modeling_auto",

@@ -26,8 +26,7 @@ import psutil
 REPOSITORY = Path(__file__).parents[2]
 sys.path.insert(0, str(REPOSITORY))
 
-GONE_SECONDS = 60.0
-"""The process that workers come from notices its parent's end only when its imports are done."""
+GONE_SECONDS = 10.0
 LIMIT = 300.0
 
 Finished = dict[str, tuple[int, int]]
