@@ -1,4 +1,4 @@
-"""``drafters``: one entry per drafter; the method decides which fields exist."""
+"""``drafters``: one entry per drafter; the method decides which fields exist (see ``specflow.config.methods``)."""
 
 from __future__ import annotations
 
@@ -50,25 +50,53 @@ class TrainParams(Section):
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
     )
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        default="auto",
+        description="Of products: bf16 under autocast, with fp32 weights, norms and sums; `auto`: bf16 where the "
+        "machine multiplies it natively.",
+        json_schema_extra=NOT_IN_KEY,
+    )
+    compile: bool = Field(
+        default=False,
+        description="Compile the network with torch.compile; sums are then not equal bit for bit.",
+        json_schema_extra=NOT_IN_KEY,
+    )
+    ranks: int = Field(
+        default=1,
+        ge=1,
+        description="Processes that share the documents of every step; the result is equal up to rounding.",
+        json_schema_extra=NOT_IN_KEY,
+    )
+    parallel: Literal["ddp", "fsdp"] = Field(
+        default="ddp",
+        description="With several ranks: every rank holds all weights (ddp), or a part of them and of the optimiser's "
+        "state (fsdp).",
+        json_schema_extra=NOT_IN_KEY,
+    )
+    launcher: Literal["here", "torchrun"] = Field(
+        default="here",
+        description="`torchrun`: write the job and stop; torchrun trains on several machines, and the next run "
+        "finishes.",
+        json_schema_extra=NOT_IN_KEY,
+    )
+    skip_limit: int = Field(
+        default=10,
+        ge=1,
+        description="Steps in a row with a loss or gradient that is not finite, after which training ends.",
+    )
+    divergence: float = Field(
+        default=3.0,
+        gt=1,
+        description="Warn when the running mean of the loss exceeds its lowest value by this factor.",
+        json_schema_extra=NOT_IN_KEY,
+    )
 
 
-class DFlashParams(Section):
-    """DFlash: a whole block of proposals in one pass."""
+class DrafterParams(Section):
+    """What every method has; its own parameters are in ``specflow/drafters/<name>/params.py``."""
 
-    method: Literal["dflash"] = Field(description="What kind of drafter this is.")
-    num_layers: int = Field(default=5, ge=1, description="Draft decoder layers.")
-    block_size: int = Field(default=16, ge=2, description="Rows of a block: the anchor and block_size - 1 proposals.")
+    method: str = Field(description="What kind of drafter this is.")
     layer_ids: Annotated[tuple[int, ...] | None, AfterValidator(increasing)] = Field(
         default=None, description="Target layers read by the drafter; none: all that were captured."
     )
-    mask_token: str | None = Field(
-        default=None, description="Token whose embedding marks a proposal row; none: chosen from the unused specials."
-    )
-    position_decay: float | None = Field(
-        default=None, gt=0, description="gamma of the loss weight exp(-(j-1)/gamma); none: 7/5/4 for blocks of 16/10/8."
-    )
     train: TrainParams = Field(default=TrainParams(), description="How it is trained.")
-
-
-DrafterParams = DFlashParams
-"""Becomes a union discriminated by ``method`` as methods are added."""

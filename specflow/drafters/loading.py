@@ -27,8 +27,9 @@ class Manifest:
     """Whether the anchor row predicts too; in DFlash it does not."""
     layer_ids: tuple[int, ...]
     layer_convention: str = "output_of_layer"
-    mask_token: str
-    mask_token_id: int
+    mask_token: str | None = None
+    """Where the method has masked rows."""
+    mask_token_id: int | None = None
     feature_contract: str
     """Hash of the feature contract it was trained on."""
     target_fingerprint: Mapping[str, Any]
