@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from specflow.config.drafter import DFlashParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+from specflow.stages.train_options import check_options, started_from, warm_start_files
 
 if TYPE_CHECKING:
     from specflow.drafters.dflash.network import DFlashNetwork
@@ -34,6 +35,7 @@ def check(params: DFlashParams) -> Iterable[Problem]:
         yield Problem(where="layer_ids", found=str(params.layer_ids), expected="unique, increasing layer ids")
     if params.train.seed < 0:
         yield Problem(where="train.seed", found=str(params.train.seed), expected="a seed of at least 0")
+    yield from check_options(params.train)
 
 
 def check_upstream(sections: Mapping[str, Any]) -> Iterable[Problem]:
@@ -49,7 +51,8 @@ def check_upstream(sections: Mapping[str, Any]) -> Iterable[Problem]:
 
 
 def files(params: DFlashParams) -> Iterable[Path]:
-    return ()
+    """The drafter it starts from, so that the key follows that drafter's content."""
+    return warm_start_files(params.train)
 
 
 def estimate(params: DFlashParams) -> Estimate:
@@ -111,6 +114,7 @@ def _run(inputs: Inputs, params: DFlashParams, context: Context) -> Metrics:
     _check_unused(mask_token, mask_id, documents, train)
     network, start = _network(params, weights, documents, train, layer_ids=layer_ids, mask_id=mask_id)
     context.log(start)
+    warm = started_from(network, params, context)
     outcome = _train(network, frozen, documents, train, reader, params, context)
     manifest = Manifest(
         method=params.method,
@@ -121,10 +125,19 @@ def _run(inputs: Inputs, params: DFlashParams, context: Context) -> Metrics:
         mask_token_id=mask_id,
         feature_contract=reader.contract.hash,
         target_fingerprint=fingerprint,
-        lineage={"target": target.key, "features": features.key, "start": start, "step": outcome.state.best_step},
+        lineage={
+            "target": target.key,
+            "features": features.key,
+            "start": start,
+            **warm,
+            "step": outcome.state.best_step,
+        },
     )
     save_drafter(context.output / "drafter", network, manifest)
     shutil.copyfile(outcome.curve, context.output / "metrics.jsonl")
+    logs = outcome.curve.with_name("logs")
+    if logs.is_dir():
+        shutil.copytree(logs, context.output / "logs")
     return {
         **_metrics(outcome),
         "alignment": share,
@@ -260,22 +273,26 @@ def _train(
     from specflow.drafters.dflash.objective import default_decay
     from specflow.stages.machine import remembered
     from specflow.training.loop import Trainer, TrainingDiverged
+    from specflow.training.optimizers import WrongGroups
     from specflow.training.probe import has_bf16_units, spread_over_kinds
 
-    trainer = Trainer(
-        network=network,
-        frozen=frozen,
-        documents=documents,
-        train=train,
-        heldout=spread_over_kinds(reader, reader.indices("heldout"), params.train.evaluate_prompts),
-        params=params.train,
-        decay=params.position_decay or default_decay(params.block_size),
-        scratch=context.scratch / "training",
-        monitor=context,
-        autocast=bool(remembered(context.scratch, "autocast", has_bf16_units)),
-    )
     try:
+        trainer = Trainer(
+            network=network,
+            frozen=frozen,
+            documents=documents,
+            train=train,
+            heldout=spread_over_kinds(reader, reader.indices("heldout"), params.train.evaluate_prompts),
+            params=params.train,
+            decay=params.position_decay or default_decay(params.block_size),
+            scratch=context.scratch / "training",
+            monitor=context,
+            autocast=bool(remembered(context.scratch, "autocast", has_bf16_units)),
+            name=context.item or NAME,
+        )
         return trainer.run()
+    except WrongGroups as error:
+        raise StageError(f"train.groups: {error}") from error
     except TrainingDiverged as error:
         raise StageError(str(error)) from error
 
@@ -288,6 +305,7 @@ def _metrics(outcome: Outcome) -> dict[str, Any]:
         "best_step": state.best_step,
         "final_loss": state.last_loss,
         "tau_heldout": best.get("tau"),
+        "tau_heldout_interval": [best.get("tau_low"), best.get("tau_high")],
         "tau_heldout_by_kind": {kind: found["tau"] for kind, found in best.get("by_kind", {}).items()},
         "acceptance_per_position": best.get("acceptance_per_position"),
         "teacher_forced_accuracy": best.get("teacher_forced_accuracy"),

@@ -10,39 +10,22 @@ Legend: N walks, B rows of a block, M = B - 1 proposals, S context rows of all d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from specflow.drafters.anchors import sample_anchors
 from specflow.drafters.dflash.attention import Span
 from specflow.drafters.dflash.blocks import Source, assemble, block_embeddings, labels_and_validity
 from specflow.drafters.dflash.network import Context, DFlashNetwork
 from specflow.training.data import TrainingDocument
+from specflow.training.evaluation import Evaluation
 from specflow.training.frozen import FrozenEnds
 from specflow.training.step import hidden_of
-from specflow.training.walk_sums import WalkSums
+from specflow.training.walk_sums import answers_of
 
 TEACHER_FORCED_ANCHORS = 8
 """Random anchors per document for the accuracy beside the walk."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Evaluation:
-    walk: WalkSums
-    by_kind: dict[str, WalkSums] = field(default_factory=dict)
-    correct: int = 0
-    """Right proposals at random anchors, given the right text before the anchor."""
-    judged: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **self.walk.to_dict(),
-            "by_kind": {kind: sums.to_dict() for kind, sums in sorted(self.by_kind.items())},
-            "teacher_forced_accuracy": self.correct / self.judged if self.judged else None,
-        }
 
 
 @dataclass(slots=True)
@@ -56,21 +39,12 @@ class _Walker:
 @torch.no_grad()
 def evaluate(network: DFlashNetwork, documents: Sequence[TrainingDocument], frozen: FrozenEnds) -> Evaluation:
     """Walk every answer of ``documents``, one block per answer and round, all answers side by side."""
-    m = network.geometry.block_size - 1
-    result = Evaluation(walk=WalkSums(proposals=m))
+    result = Evaluation.of(documents, proposals=network.geometry.block_size - 1)
     walkers = [_Walker(i, start, last) for i, d in enumerate(documents) for start, last in answers_of(d.supervised_T)]
     if walkers:
         _walk(network, documents, frozen, walkers, result)
     _at_random_anchors(network, documents, frozen, result)
     return result
-
-
-def answers_of(supervised_T: Tensor) -> list[tuple[int, int]]:
-    """First and last position of every supervised run of at least two tokens."""
-    padded = torch.nn.functional.pad(supervised_T.int(), (1, 1))
-    change = padded[1:] - padded[:-1]
-    starts, ends = (change == 1).nonzero().squeeze(1).tolist(), (change == -1).nonzero().squeeze(1).tolist()
-    return [(start, end - 1) for start, end in zip(starts, ends, strict=True) if end - start >= 2]
 
 
 def _walk(
@@ -92,10 +66,8 @@ def _walk(
         context = Context(keys=keys, values=values, spans=spans, visible_N=torch.tensor([w.anchor for w in walkers]))
         accepted = _accepted(network, documents, frozen, walkers, context)
         for walker, count in zip(walkers, accepted, strict=True):
-            kind = result.by_kind.setdefault(documents[walker.document].kind, WalkSums(proposals=result.walk.proposals))
-            remaining = walker.last - walker.anchor
-            kind.add_round(accepted=count, remaining=remaining)
-            walker.anchor += result.walk.add_round(accepted=count, remaining=remaining)
+            sums = result.documents[walker.document]
+            walker.anchor += sums.add_round(accepted=count, remaining=walker.last - walker.anchor)
         walkers = [w for w in walkers if w.anchor < w.last]
 
 

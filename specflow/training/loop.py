@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,29 +14,32 @@ import torch
 
 from specflow.config.drafter import TrainParams
 from specflow.drafters.dflash.network import DFlashNetwork
+from specflow.training import optimizers
 from specflow.training.checkpoint import (
     Progressed,
-    keep_best,
-    load_best,
+    load_best_into,
     load_checkpoint,
+    newest,
     save_best,
     save_checkpoint,
 )
-from specflow.training.curve import Curve
 from specflow.training.data import Documents, documents_of_step, source_of
-from specflow.training.evaluate import Evaluation, evaluate
+from specflow.training.ema import Ema, applied
+from specflow.training.evaluate import evaluate
+from specflow.training.evaluation import Evaluation
 from specflow.training.frozen import FrozenEnds
-from specflow.training.schedule import learning_rate
+from specflow.training.recording import Recorder
+from specflow.training.schedule import rate as scheduled_rate
 from specflow.training.step import StepSums, accumulate_gradients
 
 SKIPS_IN_A_ROW = 10
 """Non-finite steps after each other that end the run."""
-CURVE = "metrics.jsonl"
 
 
 class Bar(Protocol):
     def advance(self, amount: float = 1) -> None: ...
     def describe(self, text: str) -> None: ...
+    def figures(self, values: Mapping[str, float]) -> None: ...
 
 
 class Monitor(Protocol):
@@ -78,52 +81,49 @@ class Trainer:
         scratch: Path,
         monitor: Monitor,
         autocast: bool = False,
+        name: str = "train",
     ) -> None:
         self._network, self._frozen, self._documents = network, frozen, documents
         self._train, self._heldout = list(train), list(heldout)
         self._params, self._decay, self._autocast = params, decay, autocast
         self._scratch, self._monitor = scratch, monitor
         scratch.mkdir(parents=True, exist_ok=True)
-        decayed = [p for p in network.parameters() if p.ndim > 1]
-        plain = [p for p in network.parameters() if p.ndim <= 1]
-        self._optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": params.weight_decay}, {"params": plain, "weight_decay": 0.0}],
-            lr=params.learning_rate,
-            betas=params.betas,
-            fused=True,
-        )
+        self._name = name
+        self._optimizers = optimizers.build(network, params)
+        self._ema = Ema.build(network, params)
 
     def run(self) -> Outcome:
         """Raises ``TrainingDiverged`` after ten non-finite steps in a row."""
-        state = load_checkpoint(self._scratch, self._network, self._optimizer)
+        note = self._monitor.log
+        state = load_checkpoint(self._scratch, self._network, self._optimizers, self._ema, note=note)
         if state:
-            self._monitor.log(f"training continues after step {state.step}")
+            note(f"training continues after step {state.step}")
         state = state or Progressed()
-        curve = Curve(self._scratch / CURVE, finished=state.step)
+        recorder = Recorder(self._scratch, self._params, finished=state.step, run=self._name, note=note)
         started = time.perf_counter() - state.seconds
         with self._monitor.progress("train", total=self._params.steps, unit="steps") as bar:
             bar.advance(state.step)
             if state.step == 0:
-                self._evaluate(state, curve)
+                self._evaluate(state, recorder)
             while state.step < self._params.steps:
                 sums, norm, rate = self._one_step(state)
                 state.seconds = time.perf_counter() - started
-                self._after_step(state, curve, rate=rate, norm=norm)
+                self._after_step(state, recorder, rate=rate, norm=norm)
                 bar.advance()
-                bar.describe(_note(state, sums))
-        return self._finish(state, curve)
+                bar.figures(_figures(state, sums))
+        recorder.close()
+        return self._finish(state, recorder)
 
     def _one_step(self, state: Progressed) -> tuple[StepSums, float, float]:
         p = self._params
-        rate = learning_rate(state.step, steps=p.steps, warmup=p.warmup, peak=p.learning_rate)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        rate = scheduled_rate(state.step, p)
+        self._optimizers.set_rate(rate)
         chosen = documents_of_step(state.step, count=len(self._train), per_step=p.documents_per_step, seed=p.seed)
         sources = [
             source_of(self._documents.get(self._train[place]), anchors=p.anchors_per_document, seed=p.seed, epoch=epoch)
             for epoch, place in chosen
         ]
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizers.zero_grad()
         sums = accumulate_gradients(
             self._network,
             sources,
@@ -146,7 +146,9 @@ class Trainer:
 
     def _apply(self, state: Progressed, sums: StepSums, norm: float) -> None:
         if math.isfinite(sums.weighted_loss) and math.isfinite(norm):
-            self._optimizer.step()
+            self._optimizers.step()
+            if self._ema:
+                self._ema.update(self._network)
             state.window_loss += sums.weighted_loss
             state.window_weight += sums.weight
             state.skipped_in_a_row = 0
@@ -157,40 +159,44 @@ class Trainer:
         if state.skipped_in_a_row >= SKIPS_IN_A_ROW:
             raise TrainingDiverged(
                 f"expected finite loss and gradient, found {SKIPS_IN_A_ROW} non-finite steps in a row up to step "
-                f"{state.step + 1}; lower train.learning_rate, or check the features for non-finite rows"
+                f"{state.step + 1}; lower train.learning_rate, or check the features for non-finite rows; the last "
+                f"good checkpoint is {newest(self._scratch) or 'none'}"
             )
 
-    def _after_step(self, state: Progressed, curve: Curve, *, rate: float, norm: float) -> None:
+    def _after_step(self, state: Progressed, recorder: Recorder, *, rate: float, norm: float) -> None:
         p, last = self._params, state.step == self._params.steps
         if (last or state.step % p.log_every == 0) and state.window_weight:
             state.last_loss = state.window_loss / state.window_weight
             state.window_loss = state.window_weight = 0.0
             line = {"step": state.step, "loss": state.last_loss, "lr": rate, "grad_norm": norm}
-            curve.add(**line, seconds=state.seconds, **_rates(state))
+            recorder.add(**line, seconds=state.seconds, **_rates(state))
         if last or state.step % p.evaluate_every == 0:
-            self._evaluate(state, curve)
+            self._evaluate(state, recorder)
         if last or state.step % p.checkpoint_every == 0:
-            save_checkpoint(self._scratch, self._network, self._optimizer, state)
-            keep_best(self._scratch, state.best_step)
+            save_checkpoint(self._scratch, self._network, self._optimizers, state, self._ema)
 
-    def _evaluate(self, state: Progressed, curve: Curve) -> Evaluation | None:
+    def _evaluate(self, state: Progressed, recorder: Recorder) -> Evaluation | None:
         """Walk the held-out documents; keep the weights if no earlier ones walked better."""
         if not self._heldout:
             return None
-        found = evaluate(self._network, [self._documents.get(p) for p in self._heldout], self._frozen)
-        curve.add(step=state.step, seconds=state.seconds, **found.to_dict())
+        with applied(self._ema, self._network):
+            found = evaluate(self._network, [self._documents.get(p) for p in self._heldout], self._frozen)
+            if found.walk.tau > state.best_tau:
+                state.best_tau, state.best_step = found.walk.tau, state.step
+                save_best(self._scratch, self._network, state.step)
+        recorder.add(step=state.step, seconds=state.seconds, **found.to_dict())
         kinds = ", ".join(f"{kind} {sums.tau:.2f}" for kind, sums in sorted(found.by_kind.items()))
         self._monitor.log(f"step {state.step}: held-out tau {found.walk.tau:.3f} ({kinds})")
-        if found.walk.tau > state.best_tau:
-            state.best_tau, state.best_step = found.walk.tau, state.step
-            save_best(self._scratch, self._network, state.step)
         return found
 
-    def _finish(self, state: Progressed, curve: Curve) -> Outcome:
+    def _finish(self, state: Progressed, recorder: Recorder) -> Outcome:
+        curve = recorder.curve
         if state.best_step < 0:
             state.best_step = state.step
+            if self._ema:
+                self._ema.fill(self._network)
             return Outcome(state=state, curve=curve.path, best=None)
-        self._network.load_state_dict(load_best(self._scratch, state.best_step))
+        load_best_into(self._network, self._scratch, state.best_step)
         return Outcome(state=state, curve=curve.path, best=curve.evaluation(state.best_step))
 
 
@@ -199,6 +205,11 @@ def _rates(state: Progressed) -> dict[str, float]:
     return {"anchors_per_second": state.blocks / seconds, "context_tokens_per_second": state.context_rows / seconds}
 
 
-def _note(state: Progressed, sums: StepSums) -> str:
-    loss = sums.weighted_loss / sums.weight if sums.weight else 0.0
-    return f"loss {loss:.3f}, best tau {max(state.best_tau, 0.0):.2f}"
+def _figures(state: Progressed, sums: StepSums) -> dict[str, float]:
+    rates = _rates(state)
+    return {
+        "loss": sums.weighted_loss / sums.weight if sums.weight else 0.0,
+        "best tau": max(state.best_tau, 0.0),
+        "tokens/s": rates["context_tokens_per_second"],
+        "anchors/s": rates["anchors_per_second"],
+    }

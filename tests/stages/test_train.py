@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,7 @@ PARAMS = DFlashParams(
 class Bar:
     def advance(self, amount: float = 1) -> None: ...
     def describe(self, text: str) -> None: ...
+    def figures(self, values: Mapping[str, float]) -> None: ...
 
 
 @dataclass

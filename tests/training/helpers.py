@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -74,6 +74,9 @@ class Bar:
             raise Killed
 
     def describe(self, text: str) -> None:
+        pass
+
+    def figures(self, values: Mapping[str, float]) -> None:
         pass
 
 
