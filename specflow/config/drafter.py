@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from specflow.config.base import NOT_IN_KEY, Section, increasing
+from specflow.config.parameter_groups import GroupParams
 
 
 class TrainParams(Section):
@@ -19,15 +21,49 @@ class TrainParams(Section):
         default=None, ge=1, description="Documents in one forward pass, to bound memory; none: those of a step."
     )
     learning_rate: float = Field(default=6e-4, gt=0, description="Peak learning rate.")
-    warmup: float = Field(default=0.04, ge=0, le=1, description="Share of the steps with linear warm-up; then cosine.")
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW weight decay.")
+    schedule: Literal["cosine", "wsd", "constant"] = Field(
+        default="cosine",
+        description="After the warm-up: half a cosine; or stable, then a decay at the end (wsd); or stable.",
+    )
+    warmup: float = Field(default=0.04, ge=0, le=1, description="Share of the steps with linear warm-up.")
+    warmup_steps: int | None = Field(
+        default=None, ge=0, description="Steps with linear warm-up, whatever the number of steps; none: `warmup`."
+    )
+    decay: float = Field(default=0.2, ge=0, le=1, description="Share of the steps in which `wsd` decays.")
+    final_rate: float = Field(
+        default=0.0, ge=0, le=1, description="Where `cosine` and `wsd` end, as a share of the peak learning rate."
+    )
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw",
+        description="`muon`: matrices of hidden layers by Muon; embeddings, heads, norms and biases by AdamW.",
+    )
+    groups: tuple[GroupParams, ...] = Field(default=(), description="Parameters that are trained otherwise.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay of matrices.")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         default=(0.9, 0.95), description="AdamW betas."
     )
+    epsilon: float = Field(default=1e-8, gt=0, description="AdamW epsilon.")
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1, description="Momentum of Muon (Nesterov).")
+    muon_scale: Literal["match_rms_adamw", "original"] = Field(
+        default="match_rms_adamw",
+        description="How Muon's step grows with a matrix: as large as AdamW's, so that its learning rate fits; or "
+        "as its author published it.",
+    )
     clip_norm: float = Field(default=1.0, gt=0, description="Global gradient norm limit.")
+    ema: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Decay of a moving average of the weights, which is then evaluated and kept; none: the weights.",
+    )
     seed: int = Field(default=0, description="Seed of initialisation and of the order of the data.")
     initialise: Literal["target", "random"] = Field(
         default="target", description="`target`: draft layers start as the target's last layers."
+    )
+    init_from: str | None = Field(
+        default=None,
+        description="A drafter to start from: its directory, or the beginning of its artifact's key. Tensors are taken "
+        "by name; what it lacks starts as `initialise` says.",
     )
     soft_targets: float = Field(
         default=0.0,
@@ -47,6 +83,16 @@ class TrainParams(Section):
         default=50, ge=1, description="Steps between checkpoints.", json_schema_extra=NOT_IN_KEY
     )
     log_every: int = Field(default=10, ge=1, description="Steps between lines of the curve.")
+    loggers: tuple[Literal["tensorboard", "mlflow", "wandb"], ...] = Field(
+        default=(),
+        description="Where the curve goes besides `metrics.jsonl`; each needs its package.",
+        json_schema_extra=NOT_IN_KEY,
+    )
+    log_dir: Path | None = Field(
+        default=None,
+        description="Directory of the loggers' files; none: `logs` in the drafter's artifact.",
+        json_schema_extra=NOT_IN_KEY,
+    )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
     )

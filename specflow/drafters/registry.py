@@ -1,4 +1,4 @@
-"""Drafter methods by name. A method is a folder here with ``params.py`` and ``method.py``; nothing is registered by hand."""
+"""Drafter methods by name. A method is a folder here with ``params.py`` and ``method.py``; nothing is registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drafter method brings to training: its loss as sums, and how it is walked. The trainer knows no method by name.
+"""What a drafter method brings to training: its loss as sums, and how it is walked.
 
 Legend: T tokens, K layers of the drafter, H hidden size, V vocabulary, R rows of the training softmax.
 """

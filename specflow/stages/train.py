@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specflow.config.drafter import DrafterParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+from specflow.stages.train_options import check_options, warm_start_files
 
 if TYPE_CHECKING:
     from specflow.drafters.registry import Method
@@ -46,6 +47,7 @@ def check(params: DrafterParams) -> Iterable[Problem]:
             found=str(train.ranks),
             expected=f"at most documents_per_step ({train.documents_per_step}): each rank reads a part of a step",
         )
+    yield from check_options(train)
 
 
 def check_upstream(sections: Mapping[str, Any]) -> Iterable[Problem]:
@@ -61,7 +63,8 @@ def check_upstream(sections: Mapping[str, Any]) -> Iterable[Problem]:
 
 
 def files(params: DrafterParams) -> Iterable[Path]:
-    return ()
+    """The drafter it starts from, so that the key follows that drafter's content."""
+    return warm_start_files(params.train)
 
 
 def estimate(params: DrafterParams) -> Estimate:
@@ -111,6 +114,7 @@ def _run(inputs: Inputs, params: DrafterParams, context: Context, *, threads: in
     from specflow.drafters.loading import Manifest, save_drafter
     from specflow.drafters.registry import Facts
     from specflow.drafters.target_weights import TargetWeights
+    from specflow.training.recording import CURVE, LOGS
     from specflow.training.tensor_file import read_tensors
 
     ready = _prepare(inputs, params, context, threads=threads)
@@ -144,7 +148,9 @@ def _run(inputs: Inputs, params: DrafterParams, context: Context, *, threads: in
         lineage=lineage | ({"init_from": result["init_from"]} if result["init_from"] else {}),
     )
     save_drafter(context.output / "drafter", network, manifest)
-    shutil.copyfile(Path(job.scratch) / "metrics.jsonl", context.output / "metrics.jsonl")
+    shutil.copyfile(Path(job.scratch) / CURVE, context.output / CURVE)
+    if (logs := Path(job.scratch) / LOGS).is_dir():
+        shutil.copytree(logs, context.output / LOGS)
     coverage = ready.coverage
     return {
         **_metrics(state, result["best"] or {}),
@@ -248,6 +254,7 @@ def _train(ready: _Prepared, params: DrafterParams, context: Context) -> None:
     from specflow.training.guards import TrainingDiverged
     from specflow.training.init_from import CannotStart
     from specflow.training.launch import RankFailed, train_on_ranks
+    from specflow.training.optimizers import WrongGroups
     from specflow.training.step import WrongDenominator
     from specflow.training.worker import train_worker
 
@@ -267,7 +274,11 @@ def _train(ready: _Prepared, params: DrafterParams, context: Context) -> None:
             train_on_ranks(job, context, ranks=train.ranks)
         else:
             train_worker(job, context, documents=ready.documents)
-    except (TrainingDiverged, RankFailed, CannotStart, WrongDenominator) as error:
+    except WrongGroups as error:
+        raise StageError(f"train.groups: {error}") from error
+    except CannotStart as error:
+        raise StageError(f"train.init_from: {error}") from error
+    except (TrainingDiverged, RankFailed, WrongDenominator) as error:
         raise StageError(str(error)) from error
 
 
@@ -358,6 +369,7 @@ def _metrics(state: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any
         "best_step": state["best_step"],
         "final_loss": state["last_loss"],
         "tau_heldout": best.get("tau"),
+        "tau_heldout_interval": [best.get("tau_low"), best.get("tau_high")],
         "tau_heldout_by_kind": {kind: found["tau"] for kind, found in best.get("by_kind", {}).items()},
         "acceptance_per_position": best.get("acceptance_per_position"),
         "teacher_forced_accuracy": best.get("teacher_forced_accuracy"),

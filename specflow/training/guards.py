@@ -59,7 +59,7 @@ class Guards:
         grown = mean > self._params.divergence * max(state.best_mean_loss, 1e-9)
         if grown and not state.diverging:
             self._note(
-                f"warning: the loss grows: a mean of {mean:.3f} around step {state.step + 1}, {state.best_mean_loss:.3f} "
-                f"at its best; a lower train.learning_rate or more warm-up may help"
+                f"warning: the loss grows: a mean of {mean:.3f} around step {state.step + 1}, "
+                f"{state.best_mean_loss:.3f} at its best; a lower train.learning_rate or more warm-up may help"
             )
         state.diverging = grown

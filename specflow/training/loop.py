@@ -176,9 +176,7 @@ class Trainer:
         if last or state.step % p.evaluate_every == 0:
             self._evaluate(state, recorder)
         if last or state.step % p.checkpoint_every == 0:
-            save_checkpoint(
-                self._scratch, self._network, self._optimizers, state, self._ema, write=self._ranks.first
-            )
+            save_checkpoint(self._scratch, self._network, self._optimizers, state, self._ema, write=self._ranks.first)
 
     def _evaluate(self, state: Progressed, recorder: Recorder | None) -> None:
         """Walk the held-out documents; keep the weights if no earlier ones walked better."""

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
     rank: int = 0
     size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
 
     @classmethod
     def here(cls) -> Ranks:
@@ -74,4 +76,4 @@ def _local_rank() -> int:
 def _device(number: int) -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda", number % torch.cuda.device_count())
-    return torch.device("cpu")
+    return CPU

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from specflow.drafters.devices import to_device
 from specflow.drafters.training import Counts, Learner, Progress, Source
 from specflow.training.ranks import Ranks
 from specflow.training.sharding import Wrapped
-from specflow.drafters.devices import to_device
 
 AGREEMENT = 1e-3
 """Relative difference between announced and actual denominators that rounding may cause."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from specflow.config.drafter import DFlashParams, TrainParams
+from specflow.config.drafter import TrainParams
+from specflow.drafters.dflash.params import Params
 from specflow.features.contract import FeatureContract
 from specflow.features.document import Document
 from specflow.features.store import FeatureWriter
@@ -22,7 +23,7 @@ from specflow.targets.tiny import make_tiny_target
 
 torch.set_num_threads(1)
 FINGERPRINT = {f"{n}_sha256": n for n in ("weights", "config", "tokenizer", "template")}
-PARAMS = DFlashParams(
+PARAMS = Params(
     method="dflash",
     num_layers=1,
     block_size=4,
@@ -36,6 +37,7 @@ PARAMS = DFlashParams(
 class Bar:
     def advance(self, amount: float = 1) -> None: ...
     def describe(self, text: str) -> None: ...
+    def figures(self, values: Mapping[str, float]) -> None: ...
 
 
 @dataclass
@@ -107,7 +109,7 @@ def features(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Path:
     return write_features(tmp_path_factory.mktemp("features"), target, fingerprint=FINGERPRINT)
 
 
-def run(tmp_path: Path, target: Path, features: Path, params: DFlashParams = PARAMS) -> tuple[Any, FakeContext]:
+def run(tmp_path: Path, target: Path, features: Path, params: Params = PARAMS) -> tuple[Any, FakeContext]:
     context = FakeContext(tmp_path / "output", tmp_path / "scratch")
     for path in (context.output, context.scratch):
         path.mkdir(parents=True, exist_ok=True)

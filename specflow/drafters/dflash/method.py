@@ -16,7 +16,7 @@ from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.drafters.dflash.objective import default_decay
 from specflow.drafters.dflash.params import Params
 from specflow.drafters.dflash.proposer import DFlashProposer
-from specflow.drafters.registry import Host, Layout, Needs, Facts
+from specflow.drafters.registry import Facts, Host, Layout, Needs
 from specflow.drafters.target_weights import TargetWeights
 from specflow.drafters.training import Ends, Source
 
