@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+
 import psutil
+import torch
 from torch import nn
 
 from specflow.config.drafter import TrainParams
@@ -45,6 +48,13 @@ def describe_time(seconds_per_step: float, steps: int) -> str:
     left = seconds_per_step * steps
     size, unit = (left / 3600, "hours") if left >= 5400 else (left / 60, "minutes") if left >= 90 else (left, "seconds")
     return f"a step takes {seconds_per_step:.2f} s: about {size:.1f} {unit} for {steps} steps, evaluations apart"
+
+
+def describe_peak(device: torch.device) -> str:
+    """The most memory this process has needed so far: after a step's gradients, what a run needs but for its moments."""
+    if device.type == "cuda":
+        return f"peak memory {_size(torch.cuda.max_memory_allocated(device))} of the device"
+    return f"peak memory of the process {_size(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)}"
 
 
 def _size(count: float) -> str:

@@ -20,6 +20,7 @@ from specflow.training.checkpoint import Progressed, load_best_into, load_checkp
 from specflow.training.curve import Curve
 from specflow.training.data import Documents, sources_of_step
 from specflow.training.ema import Ema, applied
+from specflow.training.estimate import describe_peak, describe_time
 from specflow.training.frozen import FrozenEnds
 from specflow.training.guards import Guards
 from specflow.training.heldout import Heldout
@@ -30,6 +31,9 @@ from specflow.training.schedule import rate as scheduled_rate
 from specflow.training.sharding import Wrapped
 from specflow.training.step import StepSums, accumulate_gradients
 from specflow.training.tensors import whole
+
+TRIAL_FROM = 50
+"""Steps of a run that is worth two steps' gradients to tell its time."""
 
 
 class Bar(Protocol):
@@ -106,6 +110,7 @@ class Trainer:
         with self._monitor.progress("train", total=self._params.steps, unit="steps") as bar:
             bar.advance(state.step)
             if state.step == 0:
+                self._trial()
                 self._evaluate(state, recorder)
             while state.step < self._params.steps:
                 sums, norm, rate = self._one_step(state)
@@ -122,21 +127,36 @@ class Trainer:
             return None
         return Recorder(self._scratch, self._params, finished=state.step, run=self._name, note=self._monitor.log)
 
-    def _one_step(self, state: Progressed) -> tuple[StepSums, float, float]:
+    def _trial(self) -> None:
+        """Say what a step costs before the first one, from its gradients, which are thrown away."""
+        if self._params.steps < TRIAL_FROM:
+            return
+        self._gradients(0)  # opens files and fills caches
+        started = time.perf_counter()
+        self._gradients(0)
+        seconds = time.perf_counter() - started
+        self._optimizers.zero_grad()
+        self._monitor.log(f"{describe_time(seconds, self._params.steps)}; {describe_peak(self._ranks.device)}")
+
+    def _gradients(self, step: int) -> StepSums:
         p, ranks = self._params, self._ranks
-        rate = scheduled_rate(state.step, p)
-        self._optimizers.set_rate(rate)
         self._optimizers.zero_grad()
         share = -(-p.documents_per_step // ranks.size)
-        sums = accumulate_gradients(
+        return accumulate_gradients(
             self._wrapped,
             self._learner,
-            sources_of_step(self._documents, self._train, p, step=state.step, rank=ranks.rank, ranks=ranks.size),
-            progress=Progress(state.step, p.steps),
+            sources_of_step(self._documents, self._train, p, step=step, rank=ranks.rank, ranks=ranks.size),
+            progress=Progress(step, p.steps),
             ranks=ranks,
             passes=-(-share // (p.documents_per_pass or share)),
             autocast=self._autocast,
         )
+
+    def _one_step(self, state: Progressed) -> tuple[StepSums, float, float]:
+        p = self._params
+        rate = scheduled_rate(state.step, p)
+        self._optimizers.set_rate(rate)
+        sums = self._gradients(state.step)
         norm = 0.0
         if sums.trained:
             clipped = torch.nn.utils.clip_grad_norm_(self._network.parameters(), p.clip_norm)
