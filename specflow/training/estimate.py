@@ -51,7 +51,7 @@ def describe_time(seconds_per_step: float, steps: int) -> str:
 
 
 def describe_peak(device: torch.device) -> str:
-    """The most memory this process has needed so far: after a step's gradients, what a run needs but for its moments."""
+    """The most memory needed so far: after a step's gradients, what a run needs but for its optimiser's state."""
     if device.type == "cuda":
         return f"peak memory {_size(torch.cuda.max_memory_allocated(device))} of the device"
     return f"peak memory of the process {_size(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)}"

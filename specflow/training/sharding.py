@@ -23,7 +23,7 @@ class Wrapped:
         self.module: Any = objective
         if self._parallel == "ddp":
             devices = [ranks.device] if ranks.device.type == "cuda" else None
-            self.module = nn.parallel.DistributedDataParallel(objective, device_ids=devices)
+            self.module = nn.parallel.DistributedDataParallel(objective, device_ids=devices, broadcast_buffers=False)
             self.module.register_comm_hook(None, _summed)
         elif self._parallel == "fsdp":
             _shard(objective, ranks)
