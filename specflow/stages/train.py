@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from specflow.config.drafter import DFlashParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
-from specflow.stages.train_options import check_options, started_from, warm_start_files
+from specflow.stages.train_options import bring_state, check_options, leave_state, started_from, warm_start_files
 
 if TYPE_CHECKING:
     from specflow.drafters.dflash.network import DFlashNetwork
@@ -115,6 +115,7 @@ def _run(inputs: Inputs, params: DFlashParams, context: Context) -> Metrics:
     network, start = _network(params, weights, documents, train, layer_ids=layer_ids, mask_id=mask_id)
     context.log(start)
     warm = started_from(network, params, context)
+    bring_state(params.train, context.scratch / "training")
     outcome = _train(network, frozen, documents, train, reader, params, context)
     manifest = Manifest(
         method=params.method,
@@ -135,6 +136,7 @@ def _run(inputs: Inputs, params: DFlashParams, context: Context) -> Metrics:
     )
     save_drafter(context.output / "drafter", network, manifest)
     shutil.copyfile(outcome.curve, context.output / "metrics.jsonl")
+    leave_state(params.train, outcome.curve.parent, context.output)
     logs = outcome.curve.with_name("logs")
     if logs.is_dir():
         shutil.copytree(logs, context.output / "logs")

@@ -87,3 +87,30 @@ def test_groups_of_nothing_are_refused(tmp_path: Path, target: Path, features: P
 
     with pytest.raises(StageError, match=r"train.groups: groups.0.match: 'nothing' matches no parameter"):
         run(tmp_path, target, features, options(groups=(GroupParams(match="nothing"),)))
+
+
+def test_a_finished_run_goes_on_with_more_steps(tmp_path: Path, target: Path, features: Path) -> None:  # noqa: F811
+    plateau = {"schedule": "constant", "warmup_steps": 1, "checkpoint_every": 3}
+    _, whole = run(tmp_path / "whole", target, features, options(steps=8, **plateau))
+    _, first = run(tmp_path / "first", target, features, options(steps=4, keep_state=True, **plateau))
+    longer = options(steps=8, init_from=str(first.output), init_take="state", **plateau)
+    assert list(stage.check(longer)) == []
+    assert {f.name for f in stage.files(longer)} >= {"step-00000004.safetensors", "metrics.jsonl"}
+    _, second = run(tmp_path / "second", target, features, longer)
+    assert "training continues after step 4" in second.messages
+    files = [context.output / "drafter" / "model.safetensors" for context in (whole, second)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    kept = [_without_times(context.output / "metrics.jsonl") for context in (whole, second)]
+    assert kept[0] == kept[1]
+    for context in (whole, second):
+        assert not (context.output / "state").exists()
+    (problem,) = stage.check(options(init_from=str(whole.output), init_take="state"))
+    assert problem.found == f"no training state in {whole.output}"
+    (problem,) = stage.check(options(init_take="state"))
+    assert problem.where == "train.init_take"
+
+
+def _without_times(curve: Path) -> list[dict[str, Any]]:
+    timed = ("seconds", "anchors_per_second", "context_tokens_per_second")
+    rows = [json.loads(line) for line in curve.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in timed} for row in rows]
