@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specflow.config.drafter import DrafterParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
-from specflow.stages.train_options import check_options, warm_start_files
+from specflow.stages.train_options import bring_state, check_options, leave_state, warm_start_files
 
 if TYPE_CHECKING:
     from specflow.drafters.registry import Method
@@ -119,7 +119,9 @@ def _run(inputs: Inputs, params: DrafterParams, context: Context, *, threads: in
 
     ready = _prepare(inputs, params, context, threads=threads)
     job, method = ready.job, ready.method
+    bring_state(params.train, Path(job.scratch))
     _train(ready, params, context)
+    leave_state(params.train, Path(job.scratch), context.output)
     tensors, result = read_tensors(job.result)
     facts = Facts(
         config=TargetWeights(Path(job.target)).config,
@@ -133,6 +135,7 @@ def _run(inputs: Inputs, params: DrafterParams, context: Context, *, threads: in
         "target": inputs.one("target").key,
         "features": inputs.one("features").key,
         "start": result["start"],
+        **result["warm"],
         "step": state["best_step"],
     }
     manifest = Manifest(
@@ -145,7 +148,7 @@ def _run(inputs: Inputs, params: DrafterParams, context: Context, *, threads: in
         mask_token_id=job.mask_token_id,
         feature_contract=ready.contract_hash,
         target_fingerprint=ready.fingerprint,
-        lineage=lineage | ({"init_from": result["init_from"]} if result["init_from"] else {}),
+        lineage=lineage,
     )
     save_drafter(context.output / "drafter", network, manifest)
     shutil.copyfile(Path(job.scratch) / CURVE, context.output / CURVE)

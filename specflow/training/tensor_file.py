@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 SUFFIX = ".safetensors"
+VALUES, CHECKSUMS = "values", "crc32"
 
 
 class DamagedFile(Exception):
@@ -24,9 +27,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str
     """Written beside ``path``, fsynced and renamed; the file's header carries ``values`` and a checksum per tensor."""
     path.parent.mkdir(parents=True, exist_ok=True)
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    sums = {name: _checksum(value) for name, value in plain.items()}
+    text = json.dumps(dict(values))
+    sums = {name: _checksum(value) for name, value in plain.items()} | {VALUES: zlib.crc32(text.encode())}
     partial = path.with_suffix(".partial")
-    save_file(plain, partial, metadata={"values": json.dumps(dict(values)), "crc32": json.dumps(sums)})
+    save_file(plain, partial, metadata={VALUES: text, CHECKSUMS: json.dumps(sums)})
     _sync(partial)
     partial.replace(path)
     _sync(path.parent)  # a rename lives in the directory
@@ -34,17 +38,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Raises ``DamagedFile`` unless every byte is as written."""
-    try:
-        with safe_open(path, framework="pt") as opened:
-            header = opened.metadata()
-            values: dict[str, Any] = json.loads(header["values"])
-            sums: dict[str, int] = json.loads(header["crc32"])
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedFile(f"cannot be read: {error}") from error
-    different = sorted(
-        n for n in tensors.keys() | sums.keys() if n not in tensors or sums.get(n) != _checksum(tensors[n])
-    )
+    with _opened(path) as (opened, values, sums):
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
+        found = {name: _checksum(value) for name, value in tensors.items()}
+    different = sorted(n for n in found.keys() | sums.keys() if found.get(n) != sums.get(n))
     if different:
         raise DamagedFile(f"{len(different)} tensors differ from what was written, first {different[0]!r}")
     return tensors, values
@@ -52,17 +49,25 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def read_values(path: Path) -> dict[str, Any]:
     """The values alone, from the file's header; raises ``DamagedFile``."""
+    with _opened(path) as (_, values, _):
+        return values
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]]:
+    """The open file, its values, and the checksums of its tensors."""
     try:
         with safe_open(path, framework="pt") as opened:
-            found: dict[str, Any] = json.loads(opened.metadata()["values"])
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            header = opened.metadata()
+            sums: dict[str, int] = json.loads(header[CHECKSUMS])
+            if sums.pop(VALUES) != zlib.crc32(header[VALUES].encode()):
+                raise ValueError("the header differs from what was written")
+            yield opened, json.loads(header[VALUES]), sums
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedFile(f"cannot be read: {error}") from error
-    return found
 
 
 def _checksum(tensor: Tensor) -> int:
-    import torch
-
     return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy())
 
 

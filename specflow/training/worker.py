@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
-from specflow.drafters.registry import Facts, get_method
+from specflow.config.drafter import DrafterParams
+from specflow.drafters.files import artifact_name
+from specflow.drafters.registry import Facts, Method, get_method
 from specflow.drafters.target_weights import TargetWeights
 from specflow.features.reader import FeatureReader
 from specflow.training.data import Documents
@@ -45,10 +49,8 @@ def train_worker(job: Job, monitor: Monitor, *, documents: Documents | None = No
     network = method.new_network(params, facts)
     sample_TKH = torch.cat([documents.get(place).features_TKH for place in job.train[:SAMPLE]])
     start = method.initialise(network, params, target, sample_TKH)
-    warm = None
-    if params.train.init_from is not None:
-        warm = warm_start(network, Path(params.train.init_from), config=method.network_config(network))
-    monitor.log(warm.describe() if warm else start)
+    monitor.log(start)
+    warm = _warm(network, params, method, monitor)
     network.to(ranks.device)
     ends = _ends(job, target).to(ranks.device)
     monitor.log(describe_memory(network, ends, documents, params.train, ranks=ranks.size))
@@ -69,8 +71,8 @@ def train_worker(job: Job, monitor: Monitor, *, documents: Documents | None = No
     outcome = trainer.run()
     tensors = {name: whole(value) for name, value in network.state_dict().items()}
     if ranks.first:
-        began = {"start": start, "init_from": warm.to_dict() if warm else None}
-        write_tensors(job.result, tensors, {"state": asdict(outcome.state), "best": outcome.best, **began})
+        values = {"state": asdict(outcome.state), "best": outcome.best, "start": start, "warm": warm}
+        write_tensors(job.result, tensors, values)
     ranks.wait()
 
 
@@ -79,6 +81,18 @@ def open_documents(job: Job) -> Documents:
     reader, params = FeatureReader(Path(job.features)), job.drafter()
     columns = [reader.contract.layer_ids.index(layer) for layer in job.layer_ids]
     return Documents(reader, columns=columns, last_hidden=get_method(params.method).needs(params).last_hidden)
+
+
+def _warm(network: nn.Module, params: DrafterParams, method: Method, monitor: Monitor) -> dict[str, Any]:
+    """Take what ``init_from`` offers into the network; what the manifest says of it."""
+    given = params.train.init_from
+    if given is None:
+        return {}
+    if params.train.init_take == "state":
+        return {"continues": artifact_name(Path(given))}
+    found = warm_start(network, Path(given), config=method.network_config(network))
+    monitor.log(found.describe())
+    return {"init_from": found.to_dict()}
 
 
 def _ends(job: Job, target: TargetWeights) -> FrozenEnds:
