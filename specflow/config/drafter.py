@@ -154,3 +154,7 @@ class DrafterParams(Section):
         default=None, description="Target layers read by the drafter; none: all that were captured."
     )
     train: TrainParams = Field(default=TrainParams(), description="How it is trained.")
+
+    def about_parameters(self, *, hidden_size: int, features: int) -> int | None:
+        """Roughly how many weights are trained for a target of this size; none: not known before it is here."""
+        return None

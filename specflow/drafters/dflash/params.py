@@ -21,3 +21,7 @@ class Params(DrafterParams):
     position_decay: float | None = Field(
         default=None, gt=0, description="gamma of the loss weight exp(-(j-1)/gamma); none: 7/5/4 for blocks of 16/10/8."
     )
+
+    def about_parameters(self, *, hidden_size: int, features: int) -> int:
+        """A decoder layer has about 12 squares of the hidden size, the map of the features one for each."""
+        return hidden_size * hidden_size * (12 * self.num_layers + features)
