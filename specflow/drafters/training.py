@@ -109,6 +109,8 @@ class Learner(ABC):
     """
 
     network: nn.Module
+    anchors_per_pass: int | None = None
+    """Anchors of one forward pass at most, to bound its memory; none: any number."""
 
     @abstractmethod
     def weights(self, progress: Progress) -> Mapping[str, float]:
@@ -135,6 +137,10 @@ class Learner(ABC):
 
     def walk(self, texts: Sequence[Text]) -> Walk | None:
         """Rounds side by side; none: texts are walked with the method's proposer, one after the other."""
+        return None
+
+    def pass_bytes(self, *, anchors: int, context_rows: int, softmax_rows: int) -> int | None:
+        """What one pass holds at its most, beside weights, optimiser and the target's tables; none: not known."""
         return None
 
     def teacher_forced(self, sources: Sequence[Source]) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from specflow.training.frozen import FrozenEnds
 from specflow.training.guards import Guards
 from specflow.training.heldout import Heldout
 from specflow.training.objective import Objective
+from specflow.training.passes import split_sources
 from specflow.training.ranks import Ranks
 from specflow.training.recording import CURVE, Recorder
 from specflow.training.schedule import rate as scheduled_rate
@@ -141,14 +142,13 @@ class Trainer:
     def _gradients(self, step: int) -> StepSums:
         p, ranks = self._params, self._ranks
         self._optimizers.zero_grad()
-        share = -(-p.documents_per_step // ranks.size)
+        sources = sources_of_step(self._documents, self._train, p, step=step, rank=ranks.rank, ranks=ranks.size)
         return accumulate_gradients(
             self._wrapped,
             self._learner,
-            sources_of_step(self._documents, self._train, p, step=step, rank=ranks.rank, ranks=ranks.size),
+            list(split_sources(sources, anchors=self._learner.anchors_per_pass, documents=p.documents_per_pass)),
             progress=Progress(step, p.steps),
             ranks=ranks,
-            passes=-(-share // (p.documents_per_pass or share)),
             autocast=self._autocast,
         )
 

@@ -43,6 +43,14 @@ class Ranks:
         result: list[float] = total.tolist()
         return result
 
+    def most(self, value: int) -> int:
+        """The largest of the ranks' values."""
+        if self.size == 1:
+            return value
+        largest = torch.tensor([value], device=self.device)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return int(largest)
+
     def from_first(self, value: Any) -> Any:
         """The JSON value that rank 0 passes, on every rank."""
         if self.size == 1:

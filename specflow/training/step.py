@@ -50,25 +50,24 @@ class StepSums:
 def accumulate_gradients(
     wrapped: Wrapped,
     learner: Learner,
-    sources: Sequence[Source],
+    groups: Sequence[Sequence[Source]],
     *,
     progress: Progress,
     ranks: Ranks,
-    passes: int = 1,
     autocast: bool = False,
 ) -> StepSums:
     """Add the gradient of the step's loss to the parameters' ``grad``, summed over all ranks.
 
-    ``sources``: this rank's documents. ``passes``: forward passes they are split into, the same number on every rank;
-    one without anything to train on contributes zero. ``autocast``: bf16 products.
+    ``groups``: this rank's documents, those of one forward pass together. ``autocast``: bf16 products.
     """
-    batches = [learner.prepare(part) for part in _split(sources, passes)]
-    batches = [None if batch is None else to_device(batch, ranks.device) for batch in batches]
-    if ranks.size == 1:
-        batches = [batch for batch in batches if batch is not None]
+    prepared = (learner.prepare(group) for group in groups)
+    batches: list[Any | None] = [to_device(batch, ranks.device) for batch in prepared if batch is not None]
+    sources = [source for group in groups for source in group]
     known = _known(learner, batches, sources, progress, ranks=ranks, autocast=autocast)
     if not known.trained:
         return known
+    # Every rank makes as many passes as the one with most; a pass without a batch contributes zero.
+    batches += [None] * (ranks.most(len(batches)) - len(batches))
     found: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {name: [] for name in known.weights}
     for number, batch in enumerate(batches):
         last = number == len(batches) - 1
@@ -92,14 +91,9 @@ def accumulate_gradients(
     )
 
 
-def _split(sources: Sequence[Source], passes: int) -> list[Sequence[Source]]:
-    size = max(1, -(-len(sources) // passes))
-    return [sources[i * size : (i + 1) * size] for i in range(passes)]
-
-
 def _known(
     learner: Learner,
-    batches: Sequence[Any | None],
+    batches: Sequence[Any],
     sources: Sequence[Source],
     progress: Progress,
     *,
@@ -111,8 +105,6 @@ def _known(
     denominators = dict.fromkeys(weights, 0.0)
     anchors = labels = rows = 0
     for batch in batches:
-        if batch is None:
-            continue
         with _autocast(ranks, autocast):
             for name, value in learner.denominators(batch, progress).items():
                 denominators[name] += value

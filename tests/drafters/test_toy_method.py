@@ -95,10 +95,9 @@ def toy_step(passes: int, sources: list[Source], *, wrong: bool = False) -> tupl
     sums = accumulate_gradients(
         Wrapped(Objective(learner), ranks=Ranks()),
         learner,
-        sources,
+        [sources[i::passes] for i in range(passes)],
         progress=Progress(30, 60),
         ranks=Ranks(),
-        passes=passes,
     )
     return sums, {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
 

@@ -23,6 +23,7 @@ from specflow.training.evaluation import Evaluation
 from specflow.training.frozen import FrozenEnds
 from specflow.training.loop import Trainer
 from specflow.training.objective import Objective
+from specflow.training.passes import split_sources
 from specflow.training.ranks import Ranks
 from specflow.training.sharding import Wrapped
 from specflow.training.step import StepSums, accumulate_gradients
@@ -126,14 +127,14 @@ def gradients_of(
     frozen: FrozenEnds,
     *,
     decay: float,
-    passes: int = 1,
-    ranks: Ranks | None = None,
+    soft_targets: float = 0.0,
+    documents_per_pass: int | None = None,
 ) -> StepSums:
     """Gradients of one step, in the network."""
-    learner, here = DFlashLearner(net, frozen, decay=decay), ranks or Ranks()
-    return accumulate_gradients(
-        Wrapped(Objective(learner), ranks=here), learner, sources, progress=Progress(0, 1), ranks=here, passes=passes
-    )
+    learner = DFlashLearner(net, frozen, decay=decay, soft_targets=soft_targets)
+    groups = list(split_sources(sources, anchors=learner.anchors_per_pass, documents=documents_per_pass))
+    wrapped = Wrapped(Objective(learner), ranks=Ranks())
+    return accumulate_gradients(wrapped, learner, groups, progress=Progress(0, 1), ranks=Ranks())
 
 
 def walked(net: DFlashNetwork, docs: list[TrainingDocument], frozen: FrozenEnds) -> Evaluation:
