@@ -25,7 +25,6 @@ from specflow.training.frozen import FrozenEnds
 from specflow.training.guards import Guards
 from specflow.training.heldout import Heldout
 from specflow.training.objective import Objective
-from specflow.training.passes import split_sources
 from specflow.training.ranks import Ranks
 from specflow.training.recording import CURVE, Recorder
 from specflow.training.schedule import rate as scheduled_rate
@@ -142,13 +141,13 @@ class Trainer:
     def _gradients(self, step: int) -> StepSums:
         p, ranks = self._params, self._ranks
         self._optimizers.zero_grad()
-        sources = sources_of_step(self._documents, self._train, p, step=step, rank=ranks.rank, ranks=ranks.size)
         return accumulate_gradients(
             self._wrapped,
             self._learner,
-            list(split_sources(sources, anchors=self._learner.anchors_per_pass, documents=p.documents_per_pass)),
+            sources_of_step(self._documents, self._train, p, step=step, rank=ranks.rank, ranks=ranks.size),
             progress=Progress(step, p.steps),
             ranks=ranks,
+            documents_per_pass=p.documents_per_pass,
             autocast=self._autocast,
         )
 

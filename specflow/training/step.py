@@ -14,6 +14,7 @@ import torch
 
 from specflow.drafters.devices import to_device
 from specflow.drafters.training import Counts, Learner, Progress, Source
+from specflow.training.passes import split_sources
 from specflow.training.ranks import Ranks
 from specflow.training.sharding import Wrapped
 
@@ -50,19 +51,21 @@ class StepSums:
 def accumulate_gradients(
     wrapped: Wrapped,
     learner: Learner,
-    groups: Sequence[Sequence[Source]],
+    sources: Sequence[Source],
     *,
     progress: Progress,
     ranks: Ranks,
+    documents_per_pass: int | None = None,
     autocast: bool = False,
 ) -> StepSums:
     """Add the gradient of the step's loss to the parameters' ``grad``, summed over all ranks.
 
-    ``groups``: this rank's documents, those of one forward pass together. ``autocast``: bf16 products.
+    ``sources``: this rank's documents, ``documents_per_pass`` of them in one forward pass; none: as many as the method
+    can take. ``autocast``: bf16 products.
     """
+    groups = split_sources(sources, anchors=learner.anchors_per_pass, documents=documents_per_pass)
     prepared = (learner.prepare(group) for group in groups)
     batches: list[Any | None] = [to_device(batch, ranks.device) for batch in prepared if batch is not None]
-    sources = [source for group in groups for source in group]
     known = _known(learner, batches, sources, progress, ranks=ranks, autocast=autocast)
     if not known.trained:
         return known

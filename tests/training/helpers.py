@@ -23,7 +23,6 @@ from specflow.training.evaluation import Evaluation
 from specflow.training.frozen import FrozenEnds
 from specflow.training.loop import Trainer
 from specflow.training.objective import Objective
-from specflow.training.passes import split_sources
 from specflow.training.ranks import Ranks
 from specflow.training.sharding import Wrapped
 from specflow.training.step import StepSums, accumulate_gradients
@@ -132,9 +131,10 @@ def gradients_of(
 ) -> StepSums:
     """Gradients of one step, in the network."""
     learner = DFlashLearner(net, frozen, decay=decay, soft_targets=soft_targets)
-    groups = list(split_sources(sources, anchors=learner.anchors_per_pass, documents=documents_per_pass))
-    wrapped = Wrapped(Objective(learner), ranks=Ranks())
-    return accumulate_gradients(wrapped, learner, groups, progress=Progress(0, 1), ranks=Ranks())
+    wrapped, progress = Wrapped(Objective(learner), ranks=Ranks()), Progress(0, 1)
+    return accumulate_gradients(
+        wrapped, learner, sources, progress=progress, ranks=Ranks(), documents_per_pass=documents_per_pass
+    )
 
 
 def walked(net: DFlashNetwork, docs: list[TrainingDocument], frozen: FrozenEnds) -> Evaluation:
