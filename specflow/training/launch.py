@@ -64,17 +64,16 @@ def _follow(context: Any, pipes: list[Connection], monitor: Monitor) -> None:
     errors: dict[int, list[str]] = {}
     with ExitStack() as bars:
         shown = _Shown(monitor, bars)
-        while True:
-            for rank, pipe in enumerate(pipes):
-                errors.update(_drained(rank, pipe, shown))
+        done, failure = False, None
+        while not done and failure is None:
             try:
                 done = context.join(timeout=LOOK_SECONDS, grace_period=2.0)
-            except ProcessException as failure:
-                for rank, pipe in enumerate(pipes):
-                    errors.update(_drained(rank, pipe, shown))
-                raise _failure(context, errors, failure) from None
-            if done:
-                return
+            except ProcessException as error:
+                failure = error
+            for rank, pipe in enumerate(pipes):  # also after the end: what was sent last
+                errors.update(_drained(rank, pipe, shown))
+    if failure is not None:
+        raise _failure(context, errors, failure)
 
 
 def _drained(rank: int, pipe: Connection, shown: _Shown) -> dict[int, list[str]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,23 @@ def test_a_killed_rank_ends_the_run_and_the_next_one_continues_it(
         trained(tmp_path, data, kill_one, ranks=2)
     assert children() == []
     weights, state, curve, _ = trained(tmp_path, data, ranks=2)
+    assert equal(weights, both[0])
+    assert equal(state, both[1])
+    assert curve == both[2]
+
+
+def test_torchrun_trains_a_job_and_the_stage_finishes(tmp_path: Path, data: tuple[Path, Path], both: Trained) -> None:
+    with pytest.raises(StageError, match=r"on every machine run\n  torchrun .* -m specflow.training") as told:
+        trained(tmp_path, data, launcher="torchrun", ranks=2)
+    job = str(told.value).split("-m specflow.training ")[1].split("\n")[0]
+    started = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "specflow.training", job]
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'kernels'}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *started], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    weights, state, curve, _ = trained(tmp_path, data, launcher="torchrun", ranks=2)
     assert equal(weights, both[0])
     assert equal(state, both[1])
     assert curve == both[2]
