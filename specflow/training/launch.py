@@ -65,7 +65,8 @@ def _follow(context: Any, pipes: list[Connection], monitor: Monitor) -> None:
     errors: dict[int, list[str]] = {}
     with ExitStack() as bars:
         shown = Shown(monitor, bars)
-        done, failure = False, None
+        done = False
+        failure: Exception | None = None
         while not done and failure is None:
             try:
                 done = context.join(timeout=LOOK_SECONDS, grace_period=2.0)
