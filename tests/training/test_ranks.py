@@ -91,7 +91,8 @@ def test_shared_weights_train_the_same(tmp_path: Path, data: tuple[Path, Path], 
         for name, value in expected.items():
             assert (found[name].float() - value.float()).norm() <= 1e-5 * value.float().norm() + 1e-9, name
     for line, wanted in zip(curve, alone[2], strict=True):
-        assert line.get("loss") == pytest.approx(wanted.get("loss"), rel=1e-5)
+        assert line.keys() == wanted.keys()
+        assert "loss" not in wanted or line["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
         assert line.get("tau") == wanted.get("tau")
 
 
@@ -109,10 +110,9 @@ def test_a_killed_rank_ends_the_run_and_the_next_one_continues_it(
         nonlocal steps
         steps += amount
         if steps == 7:
-            youngest = max(children(), key=lambda p: p.create_time())
-            os.kill(youngest.pid, signal.SIGKILL)
+            os.kill(max(child.pid for child in children()), signal.SIGKILL)
 
-    with pytest.raises(StageError, match=r"rank 1 of 2 was ended by signal 9; the others were stopped"):
+    with pytest.raises(StageError, match=r"rank [01] of 2 was ended by signal 9; the others were stopped"):
         trained(tmp_path, data, kill_one, ranks=2)
     assert children() == []
     weights, state, curve, _ = trained(tmp_path, data, ranks=2)
