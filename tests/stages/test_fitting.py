@@ -13,9 +13,9 @@ import pytest
 
 from specflow.config.bench import BenchParams
 from specflow.config.capture import CaptureParams
-from specflow.config.drafter import DFlashParams
 from specflow.config.export import ExportParams
 from specflow.config.verify import VerifyParams
+from specflow.drafters.dflash.params import Params
 from specflow.drafters.loading import read_manifest
 from specflow.features.contract import FeatureContract
 from specflow.stages import bench, capture, export, train, verify
@@ -102,7 +102,7 @@ def edit(path: Path, change: Callable[[str], str]) -> None:
 
 def stages(p: Pipeline, made: Artifact) -> dict[str, Callable[[FakeContext], Any]]:
     """Each stage that reads features or uses a drafter."""
-    drafter = DFlashParams(method="dflash", num_layers=1, block_size=4)
+    drafter = Params(method="dflash", num_layers=1, block_size=4)
     all_of = (p.target, p.drafter, made, p.features, p.tokens)
     return {
         "train": lambda c: train.run(inputs(p.target, p.features), drafter, c),

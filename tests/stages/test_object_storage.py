@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from specflow.config.capture import CaptureParams, StoreOptions
-from specflow.config.drafter import DFlashParams, TrainParams
+from specflow.config.drafter import TrainParams
+from specflow.drafters.dflash.params import Params
 from specflow.features.location import Bucket, kept_elsewhere
 from specflow.features.reader import FeatureReader
 from specflow.serving.verification.alignment import check_alignment
@@ -23,7 +24,7 @@ from tests.stages.pipeline_helpers import FakeContext, artifact, inputs, tiny_ta
 
 __all__ = ["bucket", "s3_server"]
 
-TRAIN = DFlashParams(
+TRAIN = Params(
     method="dflash",
     num_layers=1,
     block_size=4,

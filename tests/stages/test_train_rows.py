@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from specflow.config.drafter import DFlashParams
+from specflow.drafters.dflash.params import Params
 from specflow.features.reader import FeatureReader
-from specflow.targets.tiny import make_tiny_target
-from tests.stages.pipeline_helpers import state_fingerprint
-from tests.stages.test_train import PARAMS, run, write_features
+from tests.stages.test_train import PARAMS, run
+from tests.stages.train_helpers import make_target, write_features
 
 SHORT = PARAMS.model_copy(
     update={"train": PARAMS.train.model_copy(update={"steps": 12, "evaluate_every": 4, "soft_targets": 0.5})}
@@ -22,12 +21,10 @@ SHORT = PARAMS.model_copy(
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = make_tiny_target(tmp_path_factory.mktemp("target"), 1)
-    state_fingerprint(path)
-    return path
+    return make_target(tmp_path_factory.mktemp("target"))
 
 
-def trained(path: Path, target: Path, params: DFlashParams = SHORT, **form: Any) -> tuple[bytes, list[Any]]:
+def trained(path: Path, target: Path, params: Params = SHORT, **form: Any) -> tuple[bytes, list[Any]]:
     features = write_features(path / "features", target, tail=5, form=form)
     _, context = run(path, target, features, params)
     lines = [json.loads(line) for line in (context.output / "metrics.jsonl").read_text().splitlines()]

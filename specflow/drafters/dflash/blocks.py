@@ -12,19 +12,7 @@ import torch
 from torch import Tensor
 
 from specflow.drafters.dflash.attention import Span
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """One document and where its blocks begin."""
-
-    token_ids_T: Tensor
-    supervised_T: Tensor
-    features_TKH: Tensor
-    anchors: Tensor
-    """Increasing positions; may be empty."""
-    last_hidden_TH: Tensor | None = None
-    """The target's hidden states after its final norm; needed for soft targets only."""
+from specflow.drafters.training import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
