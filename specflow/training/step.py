@@ -15,6 +15,7 @@ from specflow.drafters.dflash.blocks import Blocks, Source, assemble, block_embe
 from specflow.drafters.dflash.network import Context, DFlashNetwork
 from specflow.drafters.dflash.objective import total_weight, weighted_cross_entropy
 from specflow.training.frozen import FrozenEnds
+from specflow.training.passes import ROWS_PER_PASS, split_sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +58,8 @@ def accumulate_gradients(
     ``documents_per_pass`` bounds the memory of a pass; none: one pass. ``autocast``: bf16 products.
     """
     size = network.geometry.block_size
-    per_pass = documents_per_pass or max(1, len(sources))
-    passes = [assemble(sources[i : i + per_pass], block_size=size) for i in range(0, len(sources), per_pass)]
+    groups = split_sources(sources, anchors=max(1, ROWS_PER_PASS // size), documents=documents_per_pass)
+    passes = [assemble(group, block_size=size) for group in groups]
     found = [blocks for blocks in passes if blocks is not None]
     weight = float(sum(total_weight(blocks.valid_NM, decay=decay) for blocks in found))
     total = 0.0

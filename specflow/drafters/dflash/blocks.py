@@ -38,11 +38,30 @@ class Blocks:
     """Supervised, and every earlier label of the block too."""
     visible_N: Tensor
     spans: tuple[Span, ...]
-    features_SKH: Tensor
-    """Context rows up to the last anchor of each document: nothing later is visible to any block."""
     context_positions_S: Tensor
-    teacher_NMH: Tensor | None = None
-    """The target's last hidden state at the row that predicts each label; none if a source has none."""
+    sources: tuple[Source, ...]
+    """One per span, with at least one anchor each."""
+
+    @property
+    def features_SKH(self) -> Tensor:
+        """``[S, K, H]`` fp32, made anew at every access: batches that wait for their turn hold no copy.
+
+        Context rows up to the last anchor of each document: nothing later is visible to any block.
+        """
+        first = self.sources[0].features_TKH
+        out = first.new_empty((self.spans[-1].context[1], *first.shape[1:]), dtype=torch.float32)
+        for source, span in zip(self.sources, self.spans, strict=True):
+            start, end = span.context
+            out[start:end] = source.features_TKH[: end - start]
+        return out
+
+    @property
+    def teacher_NMH(self) -> Tensor | None:
+        """``[N, M, H]`` fp32: the target's last hidden state at the row that predicts each label, made anew at every
+        access; none if a source has none."""
+        known = [_teacher(source, self.positions_NB.shape[1]) for source in self.sources]
+        found = [teacher for teacher in known if teacher is not None]
+        return torch.cat(found) if len(found) == len(known) else None
 
 
 def labels_and_validity(
@@ -59,13 +78,11 @@ def labels_and_validity(
 
 def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
     """All blocks of ``sources``; none if no document has an anchor."""
-    spans, labels, valid, anchors, ids, features, positions = [], [], [], [], [], [], []
-    teachers: list[Tensor | None] = []
+    spans, labels, valid, anchors, ids, positions = [], [], [], [], [], []
+    used = tuple(source for source in sources if source.anchors.numel())
     context_end = block_end = 0
-    for source in sources:
+    for source in used:
         count = source.anchors.numel()
-        if not count:
-            continue
         length = int(source.anchors.max())
         spans.append(Span(context=(context_end, context_end + length), blocks=(block_end, block_end + count)))
         context_end, block_end = context_end + length, block_end + count
@@ -76,13 +93,10 @@ def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
         valid.append(some_valid)
         anchors.append(source.anchors)
         ids.append(source.token_ids_T[source.anchors])
-        features.append(source.features_TKH[:length].float())
         positions.append(torch.arange(length))
-        teachers.append(_teacher(source, block_size))
     if not spans:
         return None
     visible = torch.cat(anchors)
-    known = [teacher for teacher in teachers if teacher is not None]
     return Blocks(
         anchor_ids_N=torch.cat(ids),
         positions_NB=visible.unsqueeze(1) + torch.arange(block_size),
@@ -90,9 +104,8 @@ def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
         valid_NM=torch.cat(valid),
         visible_N=visible,
         spans=tuple(spans),
-        features_SKH=torch.cat(features),
         context_positions_S=torch.cat(positions),
-        teacher_NMH=torch.cat(known) if len(known) == len(teachers) else None,
+        sources=used,
     )
 
 
