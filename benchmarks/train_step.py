@@ -8,11 +8,15 @@ import torch
 from train_case import Case, fill, make
 
 from specflow.drafters.anchors import sample_anchors
-from specflow.drafters.dflash.blocks import Source
 from specflow.drafters.dflash.geometry import DFlashGeometry
+from specflow.drafters.dflash.learner import DFlashLearner
 from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.drafters.dflash.objective import default_decay
+from specflow.drafters.training import Progress, Source
 from specflow.training.frozen import FrozenEnds
+from specflow.training.objective import Objective
+from specflow.training.ranks import Ranks
+from specflow.training.sharding import Wrapped
 from specflow.training.step import accumulate_gradients
 
 
@@ -34,6 +38,8 @@ class Step:
             Source(token_ids_T=ids, supervised_T=supervised, features_TKH=features, anchors=anchors)
             for ids, features in zip(made.ids_DT, made.features_DTKH, strict=True)
         ]
+        learner = DFlashLearner(self.network, self._frozen, decay=default_decay(case.block))
+        self.learner, self._wrapped = learner, Wrapped(Objective(learner), ranks=Ranks())
         self._optimizer = torch.optim.AdamW(self.network.parameters(), lr=1e-4, fused=True)
 
     def run(self) -> float:
@@ -42,10 +48,10 @@ class Step:
             self.sources = [self._drawn(source, i) for i, source in enumerate(self.sources)]
         self._steps += 1
         self._optimizer.zero_grad(set_to_none=True)
-        sums = accumulate_gradients(self.network, self.sources, self._frozen, decay=default_decay(self.case.block))
+        sums = accumulate_gradients(self._wrapped, self.learner, self.sources, progress=Progress(0, 1), ranks=Ranks())
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self._optimizer.step()
-        return sums.weighted_loss / sums.weight
+        return sums.loss
 
     @property
     def visible(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -79,12 +79,18 @@ def flags_of(stage: str) -> tuple[Flag, ...]:
     by_path: dict[tuple[str, ...], Leaf] = {}
     for model in section_models(stage):
         for leaf in leaves(model):
-            by_path.setdefault(leaf.path, leaf)
+            by_path[leaf.path] = _either(by_path[leaf.path], leaf) if leaf.path in by_path else leaf
     short: Mapping[str, int] = _counts([leaf.name for leaf in by_path.values()])
     return tuple(
         Flag(name=_dashed((leaf.name,) if short[leaf.name] == 1 else path), leaf=leaf, section=section)
         for path, leaf in by_path.items()
     )
+
+
+def _either(first: Leaf, second: Leaf) -> Leaf:
+    """One flag for the same field of two methods: what either allows."""
+    choices = (*first.choices, *(c for c in second.choices if c not in first.choices))
+    return replace(first, choices=choices, type_name="|".join(choices)) if choices else first
 
 
 def summary_of(stage: str) -> str:

@@ -13,6 +13,7 @@ from specflow.config import resources
 from specflow.config.consistency import inconsistencies
 from specflow.config.document import Document, Dumper, KeyPath, dotted, read_document
 from specflow.config.errors import InputErrors, InputProblem
+from specflow.config.init_from import with_found_drafters
 from specflow.config.overrides import Override, apply_overrides
 from specflow.config.root import Config
 from specflow.config.validation import shown, validate
@@ -56,10 +57,11 @@ def load_config(name_or_path: str | Path, overrides: Sequence[Override] = ()) ->
         config = validate(Config, document, context={"base": path.resolve().parent})
     except InputErrors as errors:
         raise InputErrors([*problems, *errors.problems]) from errors
+    config, not_found = with_found_drafters(config, path.resolve().parent)
     loaded = Loaded(config, path, document)
     problems += [
         loaded.problem(place, message, found=shown(found), expected=expected)
-        for place, message, found, expected in inconsistencies(config)
+        for place, message, found, expected in [*inconsistencies(config), *not_found]
     ]
     if problems:
         raise InputErrors(problems)

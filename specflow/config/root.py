@@ -10,8 +10,8 @@ from pydantic import Field
 from specflow.config.base import Section
 from specflow.config.bench import BenchParams
 from specflow.config.capture import CaptureParams
-from specflow.config.drafter import DrafterParams
 from specflow.config.export import ExportParams
+from specflow.config.methods import AnyDrafter
 from specflow.config.regenerate import RegenerateParams
 from specflow.config.report import ReportParams
 from specflow.config.target import TargetParams
@@ -34,7 +34,7 @@ class Config(Section):
     tokenize: TokenizeParams = Field(default=TokenizeParams(), description="Token ids and supervised spans.")
     vocab: VocabParams = Field(default=VocabParams(), description="The draft vocabulary; in flow `vocabulary`.")
     capture: CaptureParams = Field(description="The target's hidden states.")
-    drafters: dict[DrafterName, DrafterParams] = Field(min_length=1, description="Drafters to make, by name.")
+    drafters: dict[DrafterName, AnyDrafter] = Field(min_length=1, description="Drafters to make, by name.")
     export: ExportParams = Field(default=ExportParams(), description="Layout for a serving engine.")
     verify: VerifyParams = Field(default=VerifyParams(), description="Proofs of equality.")
     bench: BenchParams = Field(default=BenchParams(), description="Timing.")

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from specflow.drafters.base import Proposer
+from specflow.drafters.files import drafter_directory
 from specflow.drafters.registry import Host, get_method
 
 
@@ -27,8 +28,9 @@ class Manifest:
     """Whether the anchor row predicts too; in DFlash it does not."""
     layer_ids: tuple[int, ...]
     layer_convention: str = "output_of_layer"
-    mask_token: str
-    mask_token_id: int
+    mask_token: str | None = None
+    """Where the method has masked rows."""
+    mask_token_id: int | None = None
     feature_contract: str
     """Hash of the feature contract it was trained on."""
     target_fingerprint: Mapping[str, Any]
@@ -82,9 +84,3 @@ def load_drafter(path: Path, target: Host, *, precision: str | None = None) -> P
     method = get_method(read_manifest(path).method)
     with torch.no_grad():
         return method.build_proposer(network, target, precision=precision or target.precision)
-
-
-def drafter_directory(path: Path) -> Path:
-    """``path`` itself, or its ``drafter`` folder where ``path`` is an artifact."""
-    nested = path / "drafter"
-    return nested if nested.is_dir() else path

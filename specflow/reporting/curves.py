@@ -18,12 +18,24 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """95 % intervals over optimiser steps, those that are known."""
+
+    steps: Sequence[int] = ()
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
     loss: Series = field(default_factory=Series)
     learning_rate: Series = field(default_factory=Series)
+    gradient_norm: Series = field(default_factory=Series)
     tau: Series = field(default_factory=Series)
     """Held-out free walk during training."""
     tau_by_kind: Mapping[str, Series] = field(default_factory=dict)
+    tau_band: Band = field(default_factory=Band)
+    tau_band_by_kind: Mapping[str, Band] = field(default_factory=dict)
 
 
 def read_curves(path: Path) -> Curves:
@@ -42,15 +54,19 @@ def read_curves(path: Path) -> Curves:
             raise ValueError(f"{path}:{number}: expected a JSON object with 'step', found {line[:80]!r}") from error
         rows.append(row)
     evaluations = [row for row in rows if row.get("tau") is not None]
-    kinds = sorted({kind for row in evaluations for kind in _tau_by_kind(row)})
+    kinds = sorted({kind for row in evaluations for kind in _kinds(row)})
+    by_kind = {
+        kind: [{**_kinds(row)[kind], "step": row["step"]} for row in evaluations if kind in _kinds(row)]
+        for kind in kinds
+    }
     return Curves(
         loss=_series(rows, "loss"),
         learning_rate=_series(rows, "lr"),
+        gradient_norm=_series(rows, "grad_norm"),
         tau=_series(evaluations, "tau"),
-        tau_by_kind={
-            kind: _series([{"step": row["step"], "tau": _tau_by_kind(row).get(kind)} for row in evaluations], "tau")
-            for kind in kinds
-        },
+        tau_by_kind={kind: _series(found, "tau") for kind, found in by_kind.items()},
+        tau_band=_band(evaluations),
+        tau_band_by_kind={kind: _band(found) for kind, found in by_kind.items()},
     )
 
 
@@ -66,8 +82,17 @@ def _series(rows: Sequence[Mapping[str, Any]], key: str) -> Series:
     return Series(steps=[s for s, _ in found], values=[v for _, v in found])
 
 
-def _tau_by_kind(row: Mapping[str, Any]) -> dict[str, float]:
-    """``{kind: tau}`` from ``by_kind``, whose values are numbers or objects with ``tau``."""
+def _band(rows: Sequence[Mapping[str, Any]]) -> Band:
+    """Intervals are absent where fewer than two documents were walked, and in files of older runs."""
+    known = [row for row in rows if row.get("tau_low") is not None and row.get("tau_high") is not None]
+    return Band(
+        steps=[int(row["step"]) for row in known],
+        low=[float(row["tau_low"]) for row in known],
+        high=[float(row["tau_high"]) for row in known],
+    )
+
+
+def _kinds(row: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Figures by kind, whose values are numbers (tau) or objects with ``tau``."""
     found = row.get("by_kind") or row.get("kinds") or {}
-    values = {k: (v.get("tau") if isinstance(v, Mapping) else v) for k, v in found.items()}
-    return {k: float(v) for k, v in values.items() if isinstance(v, (int, float))}
+    return {k: v if isinstance(v, Mapping) else {"tau": v} for k, v in found.items()}

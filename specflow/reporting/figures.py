@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specflow.reporting.collect import SHARE_BINS, SHORTEST_BIN, Corpus, DrafterResult
-from specflow.reporting.curves import smooth
+from specflow.reporting.curves import Band, smooth
 from specflow.reporting.palette import DRAFTER, PLAIN, PREDICTED, ROUND_PARTS, series_colours
 
 INK = "ink"
@@ -43,6 +43,10 @@ def drafter_figures(drafter: DrafterResult) -> dict[str, list[PageFigure]]:
         found["training"].append(_loss(drafter, prefix))
     if drafter.curves.tau.steps:
         found["training"].append(_heldout(drafter, prefix))
+    if drafter.curves.learning_rate.steps:
+        found["training"].append(_learning_rate(drafter, prefix))
+    if drafter.curves.gradient_norm.steps:
+        found["training"].append(_gradient_norm(drafter, prefix))
     return found
 
 
@@ -190,22 +194,64 @@ def _loss(drafter: DrafterResult, prefix: str) -> PageFigure:
     )  # fmt: skip
 
 
+def _learning_rate(drafter: DrafterResult, prefix: str) -> PageFigure:
+    series = drafter.curves.learning_rate
+    line = {"type": "scatter", "mode": "lines", "x": list(series.steps), "y": list(series.values)}
+    return _figure(
+        f"{prefix}rate", "Learning rate", "At each point of the curve.",
+        [{**line, "line": {"color": DRAFTER, "width": 2.5}, "hovertemplate": "step %{x}: %{y:.2e}"}],
+        {
+            "xaxis": {"title": {"text": "optimiser step"}}, "showlegend": False,
+            "yaxis": {"rangemode": "tozero", "exponentformat": "e"},
+        },
+    )  # fmt: skip
+
+
+def _gradient_norm(drafter: DrafterResult, prefix: str) -> PageFigure:
+    series = drafter.curves.gradient_norm
+    raw = {"name": "one step", "y": list(series.values), "line": {"color": PLAIN, "width": 1}, "opacity": 0.5}
+    mean = {"name": "moving mean", "y": smooth(series.values), "line": {"color": DRAFTER, "width": 2.5}}
+    data = [{"type": "scatter", "mode": "lines", "x": list(series.steps), **line} for line in (raw, mean)]
+    return _figure(
+        f"{prefix}gradient", "Gradient norm", "Over all parameters, before clipping; logarithmic.", data,
+        {"xaxis": {"title": {"text": "optimiser step"}}, "yaxis": {"type": "log"}},
+    )  # fmt: skip
+
+
 def _heldout(drafter: DrafterResult, prefix: str) -> PageFigure:
     curves = drafter.curves
     colours = series_colours(curves.tau_by_kind)
     lines = [(kind, series, colours[kind]) for kind, series in curves.tau_by_kind.items()]
+    bands = [(name, curves.tau_band_by_kind.get(name, Band()), colour) for name, _, colour in lines]
+    shades = [_shade(name, band, colour) for name, band, colour in [*bands, ("all", curves.tau_band, PLAIN)]]
     data = [
         {
             "type": "scatter", "mode": "lines+markers", "name": name, "x": list(series.steps), "y": list(series.values),
-            "line": {"color": colour, "width": 2.5}, "hovertemplate": "step %{x}: %{y:.2f}",
+            "line": {"color": colour, "width": 2.5}, "hovertemplate": "step %{x}: %{y:.2f}", "legendgroup": name,
         }
         for name, series, colour in [*lines, ("all", curves.tau, INK)]
     ]  # fmt: skip
     return _figure(
         f"{prefix}heldout", "Held-out tau during training",
-        "The network in training walks over stored greedy answers to prompts that are never trained on.",
-        data, {"xaxis": {"title": {"text": "optimiser step"}}, "yaxis": {"title": {"text": "tokens per round"}}},
+        "The network in training walks over stored greedy answers to prompts that are never trained on. Shades: 95 % "
+        "bootstrap intervals over documents.",
+        [*(shade for shade in shades if shade["x"]), *data],
+        {"xaxis": {"title": {"text": "optimiser step"}}, "yaxis": {"title": {"text": "tokens per round"}}},
     )  # fmt: skip
+
+
+def _shade(name: str, band: Band, colour: str) -> dict[str, Any]:
+    """The area between the bounds, hidden with its line."""
+    return {
+        "type": "scatter", "mode": "lines", "fill": "toself", "x": [*band.steps, *reversed(band.steps)],
+        "y": [*band.low, *reversed(band.high)], "line": {"width": 0}, "fillcolor": _faint(colour),
+        "hoverinfo": "skip", "legendgroup": name, "showlegend": False,
+    }  # fmt: skip
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.14)"
 
 
 def _groups(drafter: DrafterResult) -> dict[str, Any]:

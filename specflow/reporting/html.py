@@ -128,11 +128,33 @@ def _drafter(drafter: DrafterResult) -> dict[str, Any]:
         "name": drafter.name,
         "result": result is not None,
         "figures": drafter_figures(drafter),
-        "training_note": f"Steps: {text.count(max(drafter.curves.loss.steps, default=0))}.",
+        "training_note": training_note(drafter),
         "checks": checks,
         "checks_note": f"{len(checks) - failed} of {len(checks)} checks passed.",
         **(_measured(result) if result else {}),
     }
+
+
+def training_note(drafter: DrafterResult) -> str:
+    """Steps, what the drafter started from, and the best held-out walk."""
+    curves, lineage = drafter.curves, drafter.manifest.get("lineage", {})
+    sentences = [f"Steps: {text.count(max(curves.loss.steps, default=0))}."]
+    warm = lineage.get("init_from")
+    if warm:
+        parts = [f"{warm['taken']} tensors taken"]
+        parts += [f"{what} {', '.join(warm[what])}" for what in ("new", "left") if warm[what]]
+        sentences.append(f"Started from drafter {warm['source'][:12]}: {'; '.join(parts)}.")
+    elif lineage.get("start"):
+        sentences.append(f"Started from {lineage['start']}.")
+    if curves.tau.steps:
+        best = max(range(len(curves.tau.steps)), key=lambda i: (curves.tau.values[i], -curves.tau.steps[i]))
+        step = curves.tau.steps[best]
+        band = dict(
+            zip(curves.tau_band.steps, zip(curves.tau_band.low, curves.tau_band.high, strict=True), strict=True)
+        )
+        span = f" (95 % interval {text.interval(*band[step])})" if step in band else ""
+        sentences.append(f"Kept: step {text.count(step)}, tau {text.number(curves.tau.values[best])}{span}.")
+    return " ".join(sentences)
 
 
 def _measured(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specflow.reporting import text
 from specflow.reporting.collect import DrafterResult, ReportData
-from specflow.reporting.curves import smooth
+from specflow.reporting.curves import Band, smooth
 from specflow.reporting.palette import DRAFTER, PLAIN, PREDICTED, ROUND_PARTS, series_colours
 from specflow.reporting.summary import best_drafter
 
@@ -44,12 +44,14 @@ Panel = Callable[["Axes", DrafterResult], None]
 
 
 def write_plots(data: ReportData, directory: Path) -> list[Path]:
-    """``overview.png loss.png acceptance.png round.png`` of the best drafter, with its name for each other one."""
+    """``overview loss optimiser acceptance round``, all PNG, of the best drafter; with its name for each other one."""
     best = best_drafter(data) or (data.drafters[0] if data.drafters else None)
     written: list[Path] = []
     for drafter in data.drafters:
         suffix = "" if drafter is best else f"-{drafter.name}"
         pictures: dict[str, Sequence[Panel]] = {"loss": (loss, heldout_tau)}
+        if drafter.curves.learning_rate.steps:
+            pictures["optimiser"] = (learning_rate, gradient_norm)
         if drafter.benchmark:
             pictures |= {
                 "overview": (rates, cumulative),
@@ -99,17 +101,47 @@ def loss(axes: Axes, drafter: DrafterResult) -> None:
     axes.grid(color=GRID)
 
 
+def learning_rate(axes: Axes, drafter: DrafterResult) -> None:
+    series = drafter.curves.learning_rate
+    axes.plot(series.steps, series.values, color=DRAFTER, linewidth=1.8)
+    axes.set_title("Learning rate", pad=28)
+    axes.set_xlabel("optimiser step")
+    axes.set_ylim(bottom=0)
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    axes.grid(color=GRID)
+
+
+def gradient_norm(axes: Axes, drafter: DrafterResult) -> None:
+    """On a logarithmic scale: the first steps are often a hundred times the last."""
+    series = drafter.curves.gradient_norm
+    axes.plot(series.steps, series.values, color=PLAIN, alpha=0.45, linewidth=0.8)
+    axes.plot(series.steps, smooth(series.values), color=DRAFTER, linewidth=1.8)
+    if any(value > 0 for value in series.values):
+        axes.set_yscale("log")
+    axes.set_title("Gradient norm before clipping", pad=28)
+    axes.set_xlabel("optimiser step")
+    axes.grid(color=GRID)
+
+
 def heldout_tau(axes: Axes, drafter: DrafterResult) -> None:
+    """With 95 % intervals as shades; they overlap where the kinds do."""
     curves = drafter.curves
     colours = series_colours(curves.tau_by_kind)
     for kind, series in curves.tau_by_kind.items():
+        _shade(axes, curves.tau_band_by_kind.get(kind), colours[kind])
         axes.plot(series.steps, series.values, color=colours[kind], linewidth=1.4, marker="o", markersize=3, label=kind)
+    _shade(axes, curves.tau_band, INK)
     axes.plot(curves.tau.steps, curves.tau.values, color=INK, linewidth=2, marker="o", markersize=3.5, label="all")
     axes.set_title("Held-out tau during training", pad=28)
     axes.set_xlabel("optimiser step")
     axes.grid(color=GRID)
     if curves.tau.steps:
         _legend_above(axes, len(colours) + 1)
+
+
+def _shade(axes: Axes, band: Band | None, colour: str) -> None:
+    if band and band.steps:
+        axes.fill_between(band.steps, band.low, band.high, color=colour, alpha=0.13, linewidth=0)
 
 
 def round_split(axes: Axes, drafter: DrafterResult) -> None:

@@ -83,6 +83,10 @@ class Progress(Protocol):
         """Replace the trailing note of the bar (for example the current loss)."""
         ...
 
+    def figures(self, values: Mapping[str, float]) -> None:
+        """Replace the figures shown with the bar, by name, most important first (for example ``tokens/s``)."""
+        ...
+
 
 class Context(Protocol):
     """What a running stage may touch besides its inputs."""

@@ -12,8 +12,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from specflow.config.drafter import TrainParams
 from specflow.drafters.anchors import document_order, legal_anchors, sample_anchors
-from specflow.drafters.dflash.blocks import Source
+from specflow.drafters.training import Source
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of features kept in memory; what lies beyond is read when needed."""
@@ -53,7 +54,7 @@ class TrainingDocument:
     features_TKH: Tensor
     """Only the drafter's layers; the dtype they are stored in."""
     last_hidden_TH: Tensor | None = None
-    """Kept for soft targets only."""
+    """Kept where the method asks for it."""
 
 
 class Documents:
@@ -66,6 +67,8 @@ class Documents:
         self._columns = torch.tensor(list(columns))
         self._kept: dict[int, TrainingDocument] = {}
         self._room = limit
+        self.bytes_at_most = limit
+        """Of features kept in memory."""
 
     def get(self, position: int) -> TrainingDocument:
         if position in self._kept:
@@ -98,6 +101,22 @@ def documents_of_step(step: int, *, count: int, per_step: int, seed: int) -> lis
     return chosen
 
 
+def share_of_rank(chosen: Sequence[tuple[int, int]], *, rank: int, ranks: int) -> list[tuple[int, int]]:
+    """The part of a step that one rank reads: in order, and over all ranks exactly ``chosen``."""
+    return list(chosen[len(chosen) * rank // ranks : len(chosen) * (rank + 1) // ranks])
+
+
+def sources_of_step(
+    documents: Documents, train: Sequence[int], params: TrainParams, *, step: int, rank: int = 0, ranks: int = 1
+) -> list[Source]:
+    """What one rank trains on in a step: a pure function of the arguments."""
+    chosen = documents_of_step(step, count=len(train), per_step=params.documents_per_step, seed=params.seed)
+    return [
+        source_of(documents.get(train[place]), anchors=params.anchors_per_document, seed=params.seed, epoch=epoch)
+        for epoch, place in share_of_rank(chosen, rank=rank, ranks=ranks)
+    ]
+
+
 def source_of(document: TrainingDocument, *, anchors: int, seed: int, epoch: int) -> Source:
     """A document and the anchors it contributes in this epoch."""
     return Source(
@@ -106,6 +125,7 @@ def source_of(document: TrainingDocument, *, anchors: int, seed: int, epoch: int
         features_TKH=document.features_TKH,
         last_hidden_TH=document.last_hidden_TH,
         anchors=sample_anchors(document.supervised_T, anchors, seed=seed, epoch=epoch, document=document.index),
+        key=(seed, epoch, document.index),
     )
 
 

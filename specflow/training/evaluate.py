@@ -3,46 +3,25 @@
 On such a text the target accepts a proposal exactly when it is the text's next token, so the walk visits the
 anchors that decoding would visit and its tau is decoding's. Accuracy at random anchors stands beside it: it
 flatters, because decoding stops where prediction is hard and starts again there.
-
-Legend: N walks, B rows of a block, M = B - 1 proposals, S context rows of all documents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from specflow.drafters.anchors import sample_anchors
-from specflow.drafters.dflash.attention import Span
-from specflow.drafters.dflash.blocks import Source, assemble, block_embeddings, labels_and_validity
-from specflow.drafters.dflash.network import Context, DFlashNetwork
+from specflow.drafters.base import Proposer
+from specflow.drafters.training import Learner, Source, Walk
 from specflow.training.data import TrainingDocument
-from specflow.training.frozen import FrozenEnds
-from specflow.training.step import hidden_of
-from specflow.training.walk_sums import WalkSums
+from specflow.training.evaluation import Evaluation
+from specflow.training.proposer_walk import walk_with_proposer
+from specflow.training.walk_sums import answers_of
 
 TEACHER_FORCED_ANCHORS = 8
 """Random anchors per document for the accuracy beside the walk."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Evaluation:
-    walk: WalkSums
-    by_kind: dict[str, WalkSums] = field(default_factory=dict)
-    correct: int = 0
-    """Right proposals at random anchors, given the right text before the anchor."""
-    judged: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **self.walk.to_dict(),
-            "by_kind": {kind: sums.to_dict() for kind, sums in sorted(self.by_kind.items())},
-            "teacher_forced_accuracy": self.correct / self.judged if self.judged else None,
-        }
 
 
 @dataclass(slots=True)
@@ -54,92 +33,41 @@ class _Walker:
 
 
 @torch.no_grad()
-def evaluate(network: DFlashNetwork, documents: Sequence[TrainingDocument], frozen: FrozenEnds) -> Evaluation:
-    """Walk every answer of ``documents``, one block per answer and round, all answers side by side."""
-    m = network.geometry.block_size - 1
-    result = Evaluation(walk=WalkSums(proposals=m))
-    walkers = [_Walker(i, start, last) for i, d in enumerate(documents) for start, last in answers_of(d.supervised_T)]
-    if walkers:
-        _walk(network, documents, frozen, walkers, result)
-    _at_random_anchors(network, documents, frozen, result)
+def evaluate(
+    learner: Learner, documents: Sequence[TrainingDocument], *, proposals: int, proposer: Callable[[], Proposer]
+) -> Evaluation:
+    """Walk every answer of ``documents``: all side by side if the method can, else one after the other.
+
+    ``proposals``: m of a round. ``proposer`` makes the engine's own, over the learner's weights.
+    """
+    batched = learner.walk(documents)
+    if batched is None:
+        result = walk_with_proposer(proposer(), documents)
+    else:
+        result = Evaluation.of(documents, proposals=proposals)
+        _walk(batched, documents, result)
+    result.correct, result.judged = learner.teacher_forced(_at_random_anchors(documents))
     return result
 
 
-def answers_of(supervised_T: Tensor) -> list[tuple[int, int]]:
-    """First and last position of every supervised run of at least two tokens."""
-    padded = torch.nn.functional.pad(supervised_T.int(), (1, 1))
-    change = padded[1:] - padded[:-1]
-    starts, ends = (change == 1).nonzero().squeeze(1).tolist(), (change == -1).nonzero().squeeze(1).tolist()
-    return [(start, end - 1) for start, end in zip(starts, ends, strict=True) if end - start >= 2]
-
-
-def _walk(
-    network: DFlashNetwork,
-    documents: Sequence[TrainingDocument],
-    frozen: FrozenEnds,
-    walkers: list[_Walker],
-    result: Evaluation,
-) -> None:
-    features = torch.cat([d.features_TKH.float() for d in documents])
-    lengths = [d.token_ids_T.numel() for d in documents]
-    first_row = torch.tensor([0, *lengths]).cumsum(0).tolist()
-    keys, values = network.project_context(features, torch.cat([torch.arange(n) for n in lengths]))
+def _walk(walk: Walk, documents: Sequence[TrainingDocument], result: Evaluation) -> None:
+    walkers = [_Walker(i, start, last) for i, d in enumerate(documents) for start, last in answers_of(d.supervised_T)]
     while walkers:
-        spans = tuple(
-            Span(context=(first_row[w.document], first_row[w.document] + w.anchor), blocks=(n, n + 1))
-            for n, w in enumerate(walkers)
-        )
-        context = Context(keys=keys, values=values, spans=spans, visible_N=torch.tensor([w.anchor for w in walkers]))
-        accepted = _accepted(network, documents, frozen, walkers, context)
+        accepted = walk.accepted([(w.document, w.anchor) for w in walkers])
         for walker, count in zip(walkers, accepted, strict=True):
-            kind = result.by_kind.setdefault(documents[walker.document].kind, WalkSums(proposals=result.walk.proposals))
-            remaining = walker.last - walker.anchor
-            kind.add_round(accepted=count, remaining=remaining)
-            walker.anchor += result.walk.add_round(accepted=count, remaining=remaining)
+            sums = result.documents[walker.document]
+            walker.anchor += sums.add_round(accepted=count, remaining=walker.last - walker.anchor)
         walkers = [w for w in walkers if w.anchor < w.last]
 
 
-def _accepted(
-    network: DFlashNetwork,
-    documents: Sequence[TrainingDocument],
-    frozen: FrozenEnds,
-    walkers: Sequence[_Walker],
-    context: Context,
-) -> list[int]:
-    size = network.geometry.block_size
-    ids = torch.stack([documents[w.document].token_ids_T[w.anchor] for w in walkers])
-    embeds = block_embeddings(
-        frozen.embed(ids), frozen.embed(torch.tensor(network.geometry.mask_token_id)), block_size=size
-    )
-    positions = context.visible_N.unsqueeze(1) + torch.arange(size)
-    hidden = network(embeds, positions, context, first_row=1)
-    pairs = [
-        labels_and_validity(d.token_ids_T, d.supervised_T, torch.tensor([w.anchor]), block_size=size)
-        for w in walkers
-        for d in (documents[w.document],)
-    ]
-    labels, valid = torch.cat([p[0] for p in pairs]), torch.cat([p[1] for p in pairs])
-    right = torch.zeros(valid.shape, dtype=torch.bool)
-    right[valid] = frozen.agrees(hidden[valid], labels[valid])
-    counts: list[int] = right.long().cumprod(dim=1).sum(dim=1).tolist()
-    return counts
-
-
-def _at_random_anchors(
-    network: DFlashNetwork, documents: Sequence[TrainingDocument], frozen: FrozenEnds, result: Evaluation
-) -> None:
-    sources = [
+def _at_random_anchors(documents: Sequence[TrainingDocument]) -> list[Source]:
+    return [
         Source(
             token_ids_T=d.token_ids_T,
             supervised_T=d.supervised_T,
             features_TKH=d.features_TKH,
+            last_hidden_TH=d.last_hidden_TH,
             anchors=sample_anchors(d.supervised_T, TEACHER_FORCED_ANCHORS, seed=0, epoch=0, document=d.index),
         )
         for d in documents
     ]
-    blocks = assemble(sources, block_size=network.geometry.block_size)
-    if blocks is None:
-        return
-    hidden = hidden_of(network, blocks, frozen)
-    right = frozen.agrees(hidden[blocks.valid_NM], blocks.labels_NM[blocks.valid_NM])
-    result.correct, result.judged = int(right.sum()), right.numel()

@@ -18,7 +18,9 @@ SAFETY = 1e-2
 
 
 class FrozenEnds:
-    """Embedding and head as training needs them; nothing here has a gradient."""
+    """Embedding and head as training needs them; nothing here has a gradient. A host for proposers too."""
+
+    precision = "fp32"
 
     def __init__(
         self, embedding_VH: Tensor, head_VH: Tensor, *, softmax_tokens: Tensor, embedding_scale: float = 1.0
@@ -31,6 +33,18 @@ class FrozenEnds:
         self.head_RH = self._head_VH if whole else self._head_VH[softmax_tokens].contiguous()
         self._row_of_token = torch.full((head_VH.shape[0],), -1, dtype=torch.int64)
         self._row_of_token[softmax_tokens] = torch.arange(softmax_tokens.numel())
+
+    def to(self, device: torch.device) -> FrozenEnds:
+        """Move every table there."""
+        for name in ("_embedding_VH", "_head_VH", "head_RH", "_row_of_token"):
+            setattr(self, name, getattr(self, name).to(device))
+        return self
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the tables."""
+        tables = {id(t): t for t in (self._embedding_VH, self._head_VH, self.head_RH)}
+        return sum(t.numel() * t.element_size() for t in tables.values())
 
     @classmethod
     def of_target(cls, target: TargetWeights, *, softmax_tokens: Tensor) -> FrozenEnds:
@@ -64,7 +78,7 @@ class FrozenEnds:
         own = (hidden * self._head_VH[labels_M]).sum(dim=1)
         rivals = (hidden @ self.head_RH.T).amax(dim=1)
         open_rows = (rivals <= own + SAFETY).nonzero().squeeze(1)
-        result = torch.zeros(labels_M.shape, dtype=torch.bool)
+        result = torch.zeros(labels_M.shape, dtype=torch.bool, device=labels_M.device)
         if open_rows.numel():
             result[open_rows] = self.head(hidden[open_rows]).argmax(dim=1) == labels_M[open_rows]
         return result

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from specflow.drafters.dflash.blocks import Source
-
-ROWS_PER_PASS = 4096
-"""Block rows of one pass: enough to keep products efficient, few enough to keep activations below the weights."""
+from specflow.drafters.training import Source
 
 
-def split_sources(sources: Sequence[Source], *, anchors: int, documents: int | None = None) -> Iterator[list[Source]]:
-    """Groups of at most ``anchors`` anchors and ``documents`` documents, in order; all anchors appear once.
+def split_sources(
+    sources: Sequence[Source], *, anchors: int | None = None, documents: int | None = None
+) -> Iterator[list[Source]]:
+    """Groups of at most ``documents`` documents and ``anchors`` anchors, in order.
 
-    A document with more anchors than fit is continued in the next group, which costs its context's projection again.
-    Documents without an anchor are left out.
+    A document with more anchors than fit is continued in the next group, which projects its context again. Where
+    anchors are bounded, every anchor appears once and documents without one are left out.
     """
+    if anchors is None:
+        size = documents or max(1, len(sources))
+        for start in range(0, len(sources), size):
+            yield list(sources[start : start + size])
+    else:
+        yield from _bounded(sources, anchors=anchors, documents=documents)
+
+
+def _bounded(sources: Sequence[Source], *, anchors: int, documents: int | None) -> Iterator[list[Source]]:
     if anchors < 1:
-        raise ValueError(f"expected at least one anchor in a pass, found {anchors}")
+        raise ValueError(f"expected room for at least one anchor in a pass, found {anchors}")
     group: list[Source] = []
     room = anchors
     for source in sources:
@@ -28,8 +36,8 @@ def split_sources(sources: Sequence[Source], *, anchors: int, documents: int | N
                 yield group
                 group, room = [], anchors
             taken = min(room, count - first)
-            part = source.anchors[first : first + taken]
-            group.append(source if taken == count else dataclasses.replace(source, anchors=part))
+            whole = taken == count
+            group.append(source if whole else replace(source, anchors=source.anchors[first : first + taken]))
             first, room = first + taken, room - taken
     if group:
         yield group

@@ -1,89 +1,138 @@
-"""One optimiser step's loss and gradients, equal for any split into passes.
+"""One optimiser step's loss and gradients, equal for any split into passes and ranks (METHODS 9.6).
 
-The denominator (the sum of the weights of everything in the step) depends on labels only, so it is known before
-the first forward pass and shared by all passes (METHODS 9.6).
+Denominators are summed over every pass of every rank before the first gradient, so each pass adds exactly its share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from specflow.drafters.dflash.blocks import Blocks, Source, assemble, block_embeddings
-from specflow.drafters.dflash.network import Context, DFlashNetwork
-from specflow.drafters.dflash.objective import total_weight, weighted_cross_entropy
-from specflow.training.frozen import FrozenEnds
-from specflow.training.passes import ROWS_PER_PASS, split_sources
+from specflow.drafters.devices import to_device
+from specflow.drafters.training import Counts, Learner, Progress, Source
+from specflow.training.passes import split_sources
+from specflow.training.ranks import Ranks
+from specflow.training.sharding import Wrapped
+
+AGREEMENT = 1e-3
+"""Relative difference between announced and actual denominators that rounding may cause."""
+
+
+class WrongDenominator(RuntimeError):
+    """A method's ``denominators`` are not those of its ``objective``: the loss would depend on the split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSums:
-    """Sums over one step; documents without an anchor contribute zero and are counted."""
+    """Sums over one step and all ranks; documents without an anchor contribute zero and are counted."""
 
-    weighted_loss: float
-    weight: float
-    blocks: int
-    labels: int
-    context_rows: int
+    numerators: Mapping[str, float]
+    denominators: Mapping[str, float]
+    weights: Mapping[str, float]
+    counts: Counts
+    documents: int
     documents_without_anchor: int
 
+    @property
+    def loss(self) -> float:
+        """The weighted sum of the terms' ratios; a term without a denominator counts zero."""
+        return sum(w * self.numerators[n] / d for n, w in self.weights.items() if (d := self.denominators[n]) > 0)
 
-def hidden_of(network: DFlashNetwork, blocks: Blocks, frozen: FrozenEnds) -> torch.Tensor:
-    """``[N, B - 1, H]``: what the head reads for every proposal of every block."""
-    keys, values = network.project_context(blocks.features_SKH, blocks.context_positions_S)
-    g = network.geometry
-    embeds = block_embeddings(
-        frozen.embed(blocks.anchor_ids_N), frozen.embed(torch.tensor(g.mask_token_id)), block_size=g.block_size
-    )
-    context = Context(keys=keys, values=values, spans=blocks.spans, visible_N=blocks.visible_N)
-    hidden: torch.Tensor = network(embeds, blocks.positions_NB, context, first_row=1)
-    return hidden
+    @property
+    def trained(self) -> bool:
+        """Whether anything in the step had a gradient."""
+        return any(value > 0 for value in self.denominators.values())
 
 
 def accumulate_gradients(
-    network: DFlashNetwork,
+    wrapped: Wrapped,
+    learner: Learner,
     sources: Sequence[Source],
-    frozen: FrozenEnds,
     *,
-    decay: float,
-    soft_targets: float = 0.0,
+    progress: Progress,
+    ranks: Ranks,
     documents_per_pass: int | None = None,
     autocast: bool = False,
 ) -> StepSums:
-    """Add the gradient of ``sum M w CE / sum M w`` over all ``sources`` to the parameters' ``grad``.
+    """Add the gradient of the step's loss to the parameters' ``grad``, summed over all ranks.
 
-    ``soft_targets``: see ``weighted_cross_entropy``; above 0 the sources carry ``last_hidden_TH``.
-    ``documents_per_pass`` bounds the memory of a pass; none: one pass. ``autocast``: bf16 products.
+    ``sources``: this rank's documents, ``documents_per_pass`` of them in one forward pass; none: as many as the method
+    can take. ``autocast``: bf16 products.
     """
-    size = network.geometry.block_size
-    groups = split_sources(sources, anchors=max(1, ROWS_PER_PASS // size), documents=documents_per_pass)
-    passes = [assemble(group, block_size=size) for group in groups]
-    found = [blocks for blocks in passes if blocks is not None]
-    weight = float(sum(total_weight(blocks.valid_NM, decay=decay) for blocks in found))
-    total = 0.0
-    for blocks in found:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            hidden = hidden_of(network, blocks, frozen)
-            labels = frozen.rows(blocks.labels_NM, blocks.valid_NM)
-            terms = weighted_cross_entropy(
-                hidden,
-                frozen.head_RH,
-                labels,
-                blocks.valid_NM,
-                decay=decay,
-                teacher_NMH=blocks.teacher_NMH,
-                soft_targets=soft_targets,
-            )
-        # Anchors are legal only if their first label is supervised, so a pass with blocks has weight.
-        (terms.weighted_loss / max(weight, 1e-9)).backward()  # type: ignore[no-untyped-call]
-        total += float(terms.weighted_loss.detach())
+    groups = split_sources(sources, anchors=learner.anchors_per_pass, documents=documents_per_pass)
+    prepared = (learner.prepare(group) for group in groups)
+    batches: list[Any | None] = [to_device(batch, ranks.device) for batch in prepared if batch is not None]
+    known = _known(learner, batches, sources, progress, ranks=ranks, autocast=autocast)
+    if not known.trained:
+        return known
+    # Every rank makes as many passes as the one with most; a pass without a batch contributes zero.
+    batches += [None] * (ranks.most(len(batches)) - len(batches))
+    found: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {name: [] for name in known.weights}
+    for number, batch in enumerate(batches):
+        last = number == len(batches) - 1
+        with wrapped.passing(last=last):
+            with _autocast(ranks, autocast):
+                every = last and ranks.size > 1
+                loss, sums = wrapped.module(batch, known.denominators, progress, every)
+            loss.backward()
+        for name, pair in sums.items():
+            found[name].append(pair)
+    actual = ranks.sums([float(sum(float(pair[i]) for pair in found[name])) for name in found for i in (0, 1)])
+    numerators, denominators = dict(zip(found, actual[::2], strict=True)), dict(zip(found, actual[1::2], strict=True))
+    _check(known.denominators, denominators)
     return StepSums(
-        weighted_loss=total,
-        weight=weight,
-        blocks=sum(b.visible_N.numel() for b in found),
-        labels=sum(int(b.valid_NM.sum()) for b in found),
-        context_rows=sum(b.context_positions_S.numel() for b in found),
-        documents_without_anchor=sum(s.anchors.numel() == 0 for s in sources),
+        numerators=numerators,
+        denominators=known.denominators,
+        weights=known.weights,
+        counts=known.counts,
+        documents=known.documents,
+        documents_without_anchor=known.documents_without_anchor,
     )
+
+
+def _known(
+    learner: Learner,
+    batches: Sequence[Any],
+    sources: Sequence[Source],
+    progress: Progress,
+    *,
+    ranks: Ranks,
+    autocast: bool,
+) -> StepSums:
+    """Everything but the numerators, over all ranks."""
+    weights = learner.weights(progress)
+    denominators = dict.fromkeys(weights, 0.0)
+    anchors = labels = rows = 0
+    for batch in batches:
+        with _autocast(ranks, autocast):
+            for name, value in learner.denominators(batch, progress).items():
+                denominators[name] += value
+        counts = learner.counts(batch)
+        anchors, labels, rows = anchors + counts.anchors, labels + counts.labels, rows + counts.context_rows
+    empty = sum(source.anchors.numel() == 0 for source in sources)
+    total = ranks.sums([*denominators.values(), anchors, labels, rows, len(sources), empty])
+    return StepSums(
+        numerators=dict.fromkeys(weights, 0.0),
+        denominators=dict(zip(denominators, total, strict=False)),
+        weights=weights,
+        counts=Counts(anchors=int(total[-5]), labels=int(total[-4]), context_rows=int(total[-3])),
+        documents=int(total[-2]),
+        documents_without_anchor=int(total[-1]),
+    )
+
+
+def _autocast(ranks: Ranks, enabled: bool) -> contextlib.AbstractContextManager[Any]:
+    return torch.autocast(ranks.device.type, dtype=torch.bfloat16, enabled=enabled)
+
+
+def _check(announced: Mapping[str, float], actual: Mapping[str, float]) -> None:
+    for name, value in announced.items():
+        if not abs(actual[name] - value) <= AGREEMENT * max(abs(value), 1e-9):
+            raise WrongDenominator(
+                f"loss term {name!r}: expected the denominator {value:g} that the method's `denominators` announced, "
+                f"found {actual[name]:g} from its `objective`; make both the same sum"
+            )

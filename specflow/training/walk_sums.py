@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
 
 @dataclass(slots=True, kw_only=True)
 class WalkSums:
@@ -62,3 +65,11 @@ class WalkSums:
 
 def _ratios(numerators: list[int], denominators: list[int]) -> list[float | None]:
     return [n / d if d else None for n, d in zip(numerators, denominators, strict=True)]
+
+
+def answers_of(supervised_T: Tensor) -> list[tuple[int, int]]:
+    """First and last position of every supervised run of at least two tokens."""
+    padded = torch.nn.functional.pad(supervised_T.int(), (1, 1))
+    change = padded[1:] - padded[:-1]
+    starts, ends = (change == 1).nonzero().squeeze(1).tolist(), (change == -1).nonzero().squeeze(1).tolist()
+    return [(start, end - 1) for start, end in zip(starts, ends, strict=True) if end - start >= 2]

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol, TextIO
 
 from rich.console import Console as RichConsole
+from rich.console import Group
+from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, Task, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from specflow.workflow.figures import figures_panel, figures_text
 from specflow.workflow.results import NodeResult, key_metrics
 
 LINE_SECONDS = 5.0
 """Between two plain lines of one progress."""
+NONE: Mapping[str, float] = MappingProxyType({})
 
 
 class Console(Protocol):
@@ -30,7 +36,7 @@ class Console(Protocol):
 
     def progress_start(self, number: int, description: str, total: float, unit: str) -> None: ...
 
-    def progress(self, number: int, done: float, note: str) -> None: ...
+    def progress(self, number: int, done: float, note: str, figures: Mapping[str, float] = NONE) -> None: ...
 
     def progress_end(self, number: int) -> None: ...
 
@@ -102,9 +108,9 @@ class PlainConsole:
     def progress_start(self, number: int, description: str, total: float, unit: str) -> None:
         self._bars[number] = _Bar(description, total, unit)
 
-    def progress(self, number: int, done: float, note: str) -> None:
+    def progress(self, number: int, done: float, note: str, figures: Mapping[str, float] = NONE) -> None:
         bar = self._bars[number]
-        bar.done, bar.note = done, note
+        bar.done, bar.note = done, ", ".join(filter(None, (note, figures_text(figures))))
         now = time.monotonic()
         if now - bar.printed >= self._line_seconds:
             bar.printed = now
@@ -132,12 +138,14 @@ _COLOURS = {"made": "green", "cached": "cyan", "failed": "bold red", "not run": 
 
 
 class TerminalConsole:
-    """Rich bars with rate and time left, below the lines of what is finished."""
+    """Rich bars with rate and time left, and a panel where a stage has figures, below the lines of what is finished."""
 
     def __init__(self, console: RichConsole) -> None:
         self._console = console
         self._bars: dict[int, tuple[TaskID, str, float]] = {}
-        self._live: Progress | None = None
+        self._figures: dict[int, Mapping[str, float]] = {}
+        self._progress: Progress | None = None
+        self._live: Live | None = None
 
     def message(self, text: str) -> None:
         self._console.print(escape(text), highlight=False, soft_wrap=True)
@@ -151,8 +159,8 @@ class TerminalConsole:
         self.message("\n".join(f"  {name}: {line}" for line in text.splitlines() or [""]))
 
     def progress_start(self, number: int, description: str, total: float, unit: str) -> None:
-        if self._live is None:
-            self._live = Progress(
+        if self._progress is None:
+            self._progress = Progress(
                 TextColumn("  {task.description}"),
                 BarColumn(),
                 TextColumn("{task.completed:g}/{task.total:g} {task.fields[unit]}"),
@@ -161,23 +169,43 @@ class TerminalConsole:
                 TimeRemainingColumn(),
                 TextColumn("{task.fields[note]}"),
                 console=self._console,
-                transient=True,
             )
+            self._live = Live(get_renderable=self._render, console=self._console, transient=True)
             self._live.start()
-        task = self._live.add_task(escape(description), total=total, unit=unit, rate="", note="")
+        task = self._progress.add_task(escape(description), total=total, unit=unit, rate="", note="")
         self._bars[number] = (task, unit, time.monotonic())
 
-    def progress(self, number: int, done: float, note: str) -> None:
-        if self._live and number in self._bars:
+    def progress(self, number: int, done: float, note: str, figures: Mapping[str, float] = NONE) -> None:
+        if self._progress and number in self._bars:
             task, unit, started = self._bars[number]
             rate = _rate(done, time.monotonic() - started, unit)
-            self._live.update(task, completed=done, note=escape(note), rate=rate)
+            self._progress.update(task, completed=done, note=escape(note), rate=rate)
+            if figures:
+                self._figures[number] = figures
 
     def progress_end(self, number: int) -> None:
-        if self._live and number in self._bars:
-            self._live.remove_task(self._bars.pop(number)[0])
+        if self._progress and number in self._bars:
+            self._progress.remove_task(self._bars.pop(number)[0])
+            self._figures.pop(number, None)
         if not self._bars:
             self.close()
+
+    def _render(self) -> Group:
+        """Called by Rich's thread, so it looks at copies."""
+        progress, figures = self._progress, dict(self._figures)
+        if progress is None:
+            return Group()
+        drawn = {
+            task: (unit, figures[number]) for number, (task, unit, _) in list(self._bars.items()) if number in figures
+        }
+        panels = [self._panel(task, *drawn[task.id]) for task in progress.tasks if task.id in drawn]
+        return Group(*panels, progress)
+
+    @staticmethod
+    def _panel(task: Task, unit: str, figures: Mapping[str, float]) -> Panel:
+        left = "?" if task.time_remaining is None else _duration(task.time_remaining)
+        done = f"{task.completed:g}/{task.total or 0:g} {unit}"
+        return figures_panel(task.description, figures, done=done, left=left)
 
     def node_finished(self, result: NodeResult) -> None:
         self.close()
@@ -188,8 +216,9 @@ class TerminalConsole:
     def close(self) -> None:
         if self._live:
             self._live.stop()
-        self._live = None
+        self._live = self._progress = None
         self._bars.clear()
+        self._figures.clear()
 
 
 @contextmanager

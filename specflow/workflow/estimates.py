@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from specflow.config.capture import CaptureParams
+from specflow.config.drafter import DrafterParams
 from specflow.config.inputs import PromptSource
 from specflow.config.root import Config
 from specflow.config.target_facts import target_facts
 from specflow.stages.contract import Estimate, StageModule
 from specflow.workflow.graph import Node
 
+WEIGHT_AND_GRADIENT, ADAMW, MUON = 2, 2, 1
+"""fp32 numbers per weight that training keeps."""
 BYTES_PER_PROMPT_TOKEN = 3
 """Of a line of a prompts file, JSON included; prose has 4 to 5 bytes a token."""
 TEMPLATE_TOKENS = 64
@@ -26,7 +30,21 @@ def stated_estimate(node: Node, module: StageModule, config: BaseModel) -> Estim
     stated = module.estimate(node.params)
     if stated.bytes is None and isinstance(node.params, CaptureParams) and isinstance(config, Config):
         return feature_estimate(node.params, config) or stated
+    if isinstance(node.params, DrafterParams) and isinstance(config, Config):
+        return replace(stated, note="; ".join(filter(None, (stated.note, training_memory(node.params, config)))))
     return stated
+
+
+def training_memory(params: DrafterParams, config: Config) -> str:
+    """What weights, gradients and the optimiser's state will need; empty where sizes are not known."""
+    hidden = target_facts(config.target.source).hidden_size
+    features = len(params.layer_ids or config.capture.layer_ids)
+    weights = params.about_parameters(hidden_size=hidden, features=features) if hidden else None
+    if weights is None:
+        return ""
+    numbers = WEIGHT_AND_GRADIENT + (MUON if params.train.optimizer == "muon" else ADAMW)
+    numbers += params.train.ema is not None
+    return f"about {weights / 1e6:.1f} M weights, {4 * numbers * weights / 2**30:.1f} GiB with gradients and optimiser"
 
 
 def feature_estimate(params: CaptureParams, config: Config) -> Estimate | None:

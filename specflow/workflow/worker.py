@@ -94,6 +94,7 @@ class _Progress:
     def __init__(self, number: int, sender: Sender) -> None:
         self.done: float = 0
         self._number, self._sender, self._note, self._sent = number, sender, "", 0.0
+        self._figures: dict[str, float] = {}
 
     def advance(self, amount: float = 1) -> None:
         self.done += amount
@@ -103,13 +104,17 @@ class _Progress:
         self._note = text
         self._maybe_send()
 
+    def figures(self, values: Mapping[str, float]) -> None:
+        self._figures = dict(values)
+        self._maybe_send()
+
     def _maybe_send(self) -> None:
         if time.monotonic() - self._sent >= PROGRESS_SECONDS:
             self.flush()
 
     def flush(self) -> None:
         self._sent = time.monotonic()
-        self._sender.send("progress", number=self._number, done=self.done, note=self._note)
+        self._sender.send("progress", number=self._number, done=self.done, note=self._note, figures=self._figures)
 
 
 def perform(work: Work, sender: Sender) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specflow.drafters.dflash.blocks import Blocks, Source, assemble, block_embeddings
+from specflow.drafters.dflash.blocks import Blocks, assemble, block_embeddings
 from specflow.drafters.dflash.geometry import DFlashGeometry
 from specflow.drafters.dflash.network import Context, DFlashNetwork
+from specflow.drafters.training import Source
 
 VOCAB = 97
 

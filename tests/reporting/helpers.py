@@ -7,7 +7,7 @@ from typing import Any
 
 from specflow.decoding.records import Generation, Round
 from specflow.reporting.collect import Corpus, DrafterResult, ReportData
-from specflow.reporting.curves import Curves, Series
+from specflow.reporting.curves import Band, Curves, Series
 from specflow.reporting.measure import Pair, by_kind
 
 
@@ -63,8 +63,12 @@ def report_data(names: tuple[str, ...] = ("dflash",)) -> ReportData:
     steps = list(range(0, 100, 10))
     curves = Curves(
         loss=Series(steps=steps, values=[3 * math.exp(-s / 30) for s in steps]),
+        learning_rate=Series(steps=steps, values=[6e-4 * (1 + math.cos(s / 32)) / 2 for s in steps]),
+        gradient_norm=Series(steps=steps, values=[8 * math.exp(-s / 20) + 0.4 for s in steps]),
         tau=Series(steps=[50, 100], values=[1.5, 2.25]),
         tau_by_kind={"broad": Series(steps=[50, 100], values=[1.2, 1.4])},
+        tau_band=Band(steps=[50, 100], low=[1.375, 2.0], high=[1.75, 2.5]),
+        tau_band_by_kind={"broad": Band(steps=[50, 100], low=[1.1, 1.25], high=[1.3, 1.55])},
     )
     verification = {
         "passed": True,

@@ -12,7 +12,7 @@ import pytest
 
 from specflow.reporting import text
 from specflow.reporting.collect import ReportData, gather
-from specflow.reporting.curves import read_curves, smooth
+from specflow.reporting.curves import Band, read_curves, smooth
 from specflow.reporting.html import render_html
 from specflow.reporting.plots import write_plots
 from specflow.reporting.summary import summary, summary_table
@@ -69,16 +69,22 @@ def test_page_holds_every_figure_as_valid_json(page: str) -> None:
     ids = re.findall(r"data-figure", page.split("<script>")[0])
     specs = re.findall(r'<script type="application/json" id="([^"]+)-spec">(.*?)</script>', page)
     names = [name for name, _ in specs]
-    assert len(ids) == len(specs) == 10
+    assert len(ids) == len(specs) == 12
     assert names == [
         "dflash-rates", "dflash-tau", "dflash-cumulative", "dflash-conditional", "dflash-round", "dflash-per-token",
-        "dflash-loss", "dflash-heldout", "data-length", "data-share",
+        "dflash-loss", "dflash-heldout", "dflash-rate", "dflash-gradient", "data-length", "data-share",
     ]  # fmt: skip
     figures = {name: json.loads(spec) for name, spec in specs}
     cumulative = {t["name"]: t["y"] for t in figures["dflash-cumulative"]["data"]}
     assert cumulative["service"] == pytest.approx([1, 1, 2 / 3, 1 / 3, 0])
     assert [t["name"] for t in figures["dflash-round"]["data"]] == ["draft", "verify", "state", "other"]
     assert figures["dflash-round"]["data"][1]["x"] == pytest.approx([50.0, 50.0, 50.0])
+    shades = {t["legendgroup"]: (t["x"], t["y"]) for t in figures["dflash-heldout"]["data"] if "fill" in t}
+    assert shades == {
+        "broad": ([50, 100, 100, 50], [1.1, 1.25, 1.55, 1.3]), "all": ([50, 100, 100, 50], [1.375, 2.0, 2.5, 1.75]),
+    }  # fmt: skip
+    assert figures["dflash-gradient"]["layout"]["yaxis"]["type"] == "log"
+    assert figures["dflash-rate"]["data"][0]["y"][0] == 6e-4
 
 
 def test_page_loads_nothing_from_anywhere(page: str) -> None:
@@ -99,7 +105,7 @@ def test_pictures_exist_and_are_byte_equal(tmp_path: Path, two: ReportData) -> N
     first = write_plots(two, tmp_path / "a")
     write_plots(two, tmp_path / "b")
     # `second` accepts more, so it is the best drafter and takes the plain names.
-    plain = ["acceptance.png", "loss.png", "overview.png", "round.png"]
+    plain = ["acceptance.png", "loss.png", "optimiser.png", "overview.png", "round.png"]
     assert [p.name for p in first] == sorted([*plain, *(n.replace(".png", "-first.png") for n in plain)])
     assert all((tmp_path / "a" / p.name).read_bytes() == (tmp_path / "b" / p.name).read_bytes() for p in first)
     assert (tmp_path / "a" / "acceptance.png").read_bytes() != (tmp_path / "a" / "acceptance-first.png").read_bytes()
@@ -123,19 +129,44 @@ def test_summary_table_has_one_line_per_kind(data: ReportData) -> None:
 
 def test_curves_read_training_and_evaluation_lines(tmp_path: Path) -> None:
     lines = [
-        {"step": 1, "loss": 3.0, "lr": 0.1},
-        {"step": 2, "loss": 2.0, "lr": 0.2},
-        {"step": 2, "tau": 1.5, "by_kind": {"x": {"tau": 1.75}, "y": 1.25}},
-    ]
+        {"step": 1, "loss": 3.0, "lr": 0.1, "grad_norm": 4.0},
+        {"step": 2, "loss": 2.0, "lr": 0.2, "grad_norm": 5.0},
+        {"step": 0, "tau": 1.0, "tau_low": None, "tau_high": None},
+        {"step": 2, "tau": 1.5, "tau_low": 1.25, "tau_high": 2.0,
+         "by_kind": {"x": {"tau": 1.75, "tau_low": 1.5, "tau_high": 1.875}, "y": 1.25}},
+    ]  # fmt: skip
     path = tmp_path / "metrics.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in lines))
     found = read_curves(path)
     assert (found.loss.steps, found.loss.values) == ([1, 2], [3.0, 2.0])
-    assert (found.tau.steps, found.tau.values) == ([2], [1.5])
+    assert found.learning_rate.values == [0.1, 0.2]
+    assert found.gradient_norm.values == [4.0, 5.0]
+    assert (found.tau.steps, found.tau.values) == ([0, 2], [1.0, 1.5])
+    assert found.tau_band == Band(steps=[2], low=[1.25], high=[2.0])
     assert {k: list(s.values) for k, s in found.tau_by_kind.items()} == {"x": [1.75], "y": [1.25]}
+    assert found.tau_band_by_kind == {
+        "x": Band(steps=[2], low=[1.5], high=[1.875]),
+        "y": Band(steps=[], low=[], high=[]),
+    }
     path.write_text('{"step": 1}\nnot json\n')
     with pytest.raises(ValueError, match=r"metrics.jsonl:2"):
         read_curves(path)
+
+
+def test_training_note_tells_the_start_and_the_kept_step(data: ReportData) -> None:
+    from dataclasses import replace
+
+    from specflow.reporting.html import training_note
+
+    kept = "Kept: step 100, tau 2.25 (95 % interval 2.00 – 2.50)."
+    assert training_note(data.drafters[0]) == f"Steps: 90. {kept}"
+    warm = {"source": "ab" * 32, "taken": 9, "new": {"markov.weight": [3]}, "left": {}}
+    started = replace(data.drafters[0], manifest={"lineage": {"start": "random weights", "init_from": warm}})
+    assert training_note(started) == (
+        f"Steps: 90. Started from drafter abababababab: 9 tensors taken; new markov.weight. {kept}"
+    )
+    random = replace(data.drafters[0], manifest={"lineage": {"start": "random weights"}})
+    assert "Started from random weights." in training_note(random)
 
 
 def test_smooth_is_a_centred_mean_with_short_ends() -> None:

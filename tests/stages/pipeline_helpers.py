@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ class FakeProgress:
         self.done += amount
 
     def describe(self, text: str) -> None:
+        pass
+
+    def figures(self, values: Mapping[str, float]) -> None:
         pass
 
 

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from specflow.config.drafter import DFlashParams, TrainParams
+from specflow.config.drafter import TrainParams
+from specflow.drafters.dflash.params import Params
 from specflow.features.contract import FeatureContract
-from specflow.features.document import Document
-from specflow.features.store import FeatureWriter
 from specflow.stages import train as stage
-from specflow.stages.contract import Artifact, Inputs, StageError
-from specflow.targets.tiny import make_tiny_target
+from specflow.stages.contract import StageError
+from tests.stages.train_helpers import FINGERPRINT, FakeContext, make_target, write_features
+from tests.stages.train_helpers import run as run_stage
 
 torch.set_num_threads(1)
-FINGERPRINT = {f"{n}_sha256": n for n in ("weights", "config", "tokenizer", "template")}
-PARAMS = DFlashParams(
+PARAMS = Params(
     method="dflash",
     num_layers=1,
     block_size=4,
@@ -32,74 +28,9 @@ PARAMS = DFlashParams(
 )
 
 
-@dataclass
-class Bar:
-    def advance(self, amount: float = 1) -> None: ...
-    def describe(self, text: str) -> None: ...
-
-
-@dataclass
-class FakeContext:
-    output: Path
-    scratch: Path
-    item: str | None = "tiny"
-    messages: list[str] = field(default_factory=list)
-
-    def log(self, message: str) -> None:
-        self.messages.append(message)
-
-    @contextmanager
-    def progress(self, description: str, *, total: float, unit: str = "rows") -> Iterator[Bar]:
-        yield Bar()
-
-
-def write_features(
-    path: Path, target: Path, *, fingerprint: dict[str, str], shift: int = 0, sampled: Collection[int] = ()
-) -> Path:
-    """Greedy answers of the target with their features; ``shift`` moves ``last_hidden`` by rows.
-
-    Documents in ``sampled`` have other answers, and say so.
-    """
-    from transformers import LlamaForCausalLM
-
-    model = LlamaForCausalLM.from_pretrained(target, dtype=torch.float32).eval()
-    made = []
-    for index in range(8):
-        ids = torch.randint(0, 200, (1, 6), generator=torch.Generator().manual_seed(index))
-        with torch.no_grad():
-            for _ in range(18):
-                ids = torch.cat((ids, model(ids).logits[:, -1:].argmax(-1)), dim=1)
-            if index in sampled:
-                ids[:, 6:] = (ids[:, 6:] + 1) % 200
-            states = model.model(ids, output_hidden_states=True)
-        supervised = torch.zeros(24, dtype=torch.bool)
-        supervised[6:] = True
-        features = torch.stack([states.hidden_states[k + 1][0] for k in (0, 2)], dim=1)
-        made.append(
-            Document(
-                index=index,
-                split="heldout" if index >= 6 else "train",
-                kind="service" if index % 2 else "broad",
-                id=f"d{index}",
-                greedy=index not in sampled,
-                token_ids_T=ids[0],
-                supervised_T=supervised,
-                features_TKH=features.bfloat16(),
-                last_hidden_TH=torch.roll(states.last_hidden_state[0], shift, dims=0).bfloat16(),
-            )
-        )
-    contract = FeatureContract.for_target(fingerprint, layer_ids=(0, 2), hidden_size=64, precision="fp32")
-    writer = FeatureWriter(path, contract)
-    writer.write(0, made)
-    writer.finish(1)
-    return path
-
-
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = make_tiny_target(tmp_path_factory.mktemp("target"), 1)
-    (path / "fingerprint.json").write_text(json.dumps(FINGERPRINT))
-    return path
+    return make_target(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +38,8 @@ def features(tmp_path_factory: pytest.TempPathFactory, target: Path) -> Path:
     return write_features(tmp_path_factory.mktemp("features"), target, fingerprint=FINGERPRINT)
 
 
-def run(tmp_path: Path, target: Path, features: Path, params: DFlashParams = PARAMS) -> tuple[Any, FakeContext]:
-    context = FakeContext(tmp_path / "output", tmp_path / "scratch")
-    for path in (context.output, context.scratch):
-        path.mkdir(parents=True, exist_ok=True)
-    artifacts = (
-        Artifact(kind="target", key="t" * 64, path=target),
-        Artifact(kind="features", key="f" * 64, path=features),
-    )
-    return stage.run(Inputs(artifacts), params, context), context
+def run(tmp_path: Path, target: Path, features: Path, params: Params = PARAMS) -> tuple[Any, FakeContext]:
+    return run_stage(tmp_path, target, features, params)
 
 
 def test_payload_and_metrics(tmp_path: Path, target: Path, features: Path) -> None:

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from specflow.config.drafter import TrainParams
+from specflow.drafters.dflash import method as dflash
+from specflow.drafters.dflash.learner import DFlashLearner
 from specflow.drafters.dflash.network import DFlashNetwork
-from specflow.training.data import Documents
+from specflow.drafters.dflash.params import Params
+from specflow.drafters.training import Progress, Source
+from specflow.training.data import Documents, TrainingDocument
+from specflow.training.evaluate import evaluate
+from specflow.training.evaluation import Evaluation
 from specflow.training.frozen import FrozenEnds
+from specflow.training.loop import Trainer
+from specflow.training.objective import Objective
+from specflow.training.ranks import Ranks
+from specflow.training.sharding import Wrapped
+from specflow.training.step import StepSums, accumulate_gradients
 from tests.drafters.helpers import VOCAB, document, network, tables
 
 
@@ -76,6 +90,9 @@ class Bar:
     def describe(self, text: str) -> None:
         pass
 
+    def figures(self, values: Mapping[str, float]) -> None:
+        pass
+
 
 class Monitor:
     def __init__(self, kill_after: int | None = None) -> None:
@@ -92,3 +109,37 @@ class Monitor:
 
 def fresh(seed: int = 0) -> DFlashNetwork:
     return network(seed).train()
+
+
+def trainer(
+    net: DFlashNetwork, params: TrainParams, *, decay: float, docs: Documents, scratch: Path, **given: Any
+) -> Trainer:
+    """A trainer of a DFlash network; ``given`` may have other ends, a monitor, and needs ``train`` and ``heldout``."""
+    options: dict[str, Any] = {"ends": ends(), "monitor": Monitor(), **given}
+    own = Params(method="dflash", block_size=net.geometry.block_size, position_decay=decay, train=params)
+    return Trainer(method=dflash, network=net, params=own, documents=docs, scratch=scratch, **options)
+
+
+def gradients_of(
+    net: DFlashNetwork,
+    sources: list[Source],
+    frozen: FrozenEnds,
+    *,
+    decay: float,
+    soft_targets: float = 0.0,
+    documents_per_pass: int | None = None,
+) -> StepSums:
+    """Gradients of one step, in the network."""
+    learner = DFlashLearner(net, frozen, decay=decay, soft_targets=soft_targets)
+    wrapped, progress = Wrapped(Objective(learner), ranks=Ranks()), Progress(0, 1)
+    return accumulate_gradients(
+        wrapped, learner, sources, progress=progress, ranks=Ranks(), documents_per_pass=documents_per_pass
+    )
+
+
+def walked(net: DFlashNetwork, docs: list[TrainingDocument], frozen: FrozenEnds) -> Evaluation:
+    def proposer() -> Any:
+        raise AssertionError("DFlash walks side by side")
+
+    learner = DFlashLearner(net, frozen, decay=1.0)
+    return evaluate(learner, docs, proposals=net.geometry.block_size - 1, proposer=proposer)

@@ -7,15 +7,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from specflow.config.drafter import TrainParams
 from specflow.drafters.anchors import document_order, legal_anchors, sample_anchors
 from specflow.drafters.dflash.blocks import labels_and_validity
-from specflow.training.data import Coverage, Documents, documents_of_step
+from specflow.training.data import Coverage, Documents, documents_of_step, sources_of_step
 from specflow.training.frozen import choose_softmax_tokens
 from specflow.training.probe import alignment, spread_over_kinds
 from tests.drafters.helpers import VOCAB
 from tests.training.helpers import MemorySource, documents, ends
 
 torch.set_num_threads(1)
+DATA = documents()
 Masks = st.lists(st.booleans(), min_size=2, max_size=40)
 
 
@@ -62,6 +64,22 @@ def test_order_is_a_permutation_per_epoch_and_steps_read_it_in_turn() -> None:
     read = [x for step in range(6) for x in documents_of_step(step, count=5, per_step=3, seed=4)]
     expected = [(e, p) for e in range(4) for p in document_order(5, seed=4, epoch=e)]
     assert read == expected[:18]
+
+
+@settings(max_examples=40, deadline=None)
+@given(per_step=st.integers(1, 9), ranks=st.integers(1, 5), step=st.integers(0, 4))
+def test_the_ranks_of_a_step_read_what_one_process_reads(per_step: int, ranks: int, step: int) -> None:
+    source, docs = DATA
+    train, params = source.indices("train"), TrainParams(documents_per_step=per_step, anchors_per_document=4, seed=2)
+    whole = sources_of_step(docs, train, params, step=step)
+    parts = [sources_of_step(docs, train, params, step=step, rank=r, ranks=ranks) for r in range(ranks)]
+    assert [s.key for part in parts for s in part] == [s.key for s in whole]
+    assert all(torch.equal(a.anchors, b.anchors) for a, b in zip(whole, [s for p in parts for s in p], strict=True))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert [(s.key[1], s.key[2]) for s in whole] == [
+        (epoch, train[place]) for epoch, place in documents_of_step(step, count=len(train), per_step=per_step, seed=2)
+    ]
 
 
 def test_softmax_tokens_hold_all_answers_then_the_frequent_ones() -> None:

@@ -1,7 +1,8 @@
-"""The memory estimate against the peak that fresh processes measure, and what it does not depend on."""
+"""The memory estimate of a pass against the peak that fresh processes measure, and what it does not depend on."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -9,13 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from specflow.training.estimate import memory_estimate
+from specflow.drafters.dflash.learner import DFlashLearner
+from specflow.drafters.dflash.memory import anchors_per_pass, pass_bytes
+from specflow.drafters.dflash.network import DFlashNetwork
+from specflow.training.estimate import describe_pass
 from tests.drafters.helpers import geometry
+from tests.training.helpers import ends
+from tests.training.test_sharding import sources
 
 ROOT = Path(__file__).parents[2]
 FACTOR = 1.4
-"""Stated in ``memory_estimate``."""
+"""Stated in ``pass_bytes``."""
 CASES = {
     "weights": {"anchors": 4, "length": 64, "vocabulary": 1000, "hidden": 768, "intermediate": 3072},
     "vocabulary": {"anchors": 32, "length": 128, "vocabulary": 120000, "hidden": 64, "intermediate": 128},
@@ -39,7 +46,13 @@ def test_estimate_is_within_the_stated_factor_of_the_measured_peak(name: str) ->
 
 def test_anchors_beyond_a_pass_and_vocabulary_beyond_a_chunk_cost_nothing() -> None:
     g = geometry(block_size=8, vocab_size=4096, mask_token_id=0)
-    of = [memory_estimate(g, blocks=n, context_rows=1000, softmax_rows=4096).step for n in (256, 512, 4096, 100_000)]
-    assert of[0] < of[1] == of[2] == of[3]
-    few, many = (memory_estimate(g, blocks=64, context_rows=1000, softmax_rows=n).step for n in (500, 4096))
-    assert few == many
+    learner = DFlashLearner(DFlashNetwork(g), ends(), decay=1.0)
+    assert learner.anchors_per_pass == anchors_per_pass(g) == 512
+    document = sources()[0]
+    texts = []
+    for count in (256, 512, 4096):
+        many = dataclasses.replace(document, anchors=torch.arange(count))
+        texts.append(describe_pass(learner, [many], documents_per_pass=None, softmax_rows=500))
+    assert texts[0] != texts[1] == texts[2]
+    few, more, most = (pass_bytes(g, anchors=64, context_rows=1000, softmax_rows=n) for n in (500, 4096, 1 << 24))
+    assert few == more < most

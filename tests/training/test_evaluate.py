@@ -11,11 +11,9 @@ from specflow.config.drafter import TrainParams
 from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.drafters.dflash.proposer import DFlashProposer
 from specflow.training.data import TrainingDocument
-from specflow.training.evaluate import answers_of, evaluate
 from specflow.training.frozen import FrozenEnds
-from specflow.training.loop import Trainer
-from specflow.training.walk_sums import WalkSums
-from tests.training.helpers import Monitor, documents, ends, fresh
+from specflow.training.walk_sums import WalkSums, answers_of
+from tests.training.helpers import documents, ends, fresh, trainer, walked
 
 torch.set_num_threads(1)
 
@@ -50,17 +48,7 @@ def trained(steps: int, tmp_path: Path) -> tuple[DFlashNetwork, list[TrainingDoc
     params = TrainParams(
         steps=steps, documents_per_step=3, anchors_per_document=40, learning_rate=6e-3, evaluate_every=steps
     )
-    Trainer(
-        network=net,
-        frozen=ends(),
-        documents=docs,
-        train=range(3),
-        heldout=range(3),
-        params=params,
-        decay=4.0,
-        scratch=tmp_path,
-        monitor=Monitor(),
-    ).run()
+    trainer(net, params, decay=4.0, docs=docs, scratch=tmp_path, train=range(3), heldout=range(3)).run()
     return net, [docs.get(p) for p in range(3)]
 
 
@@ -72,7 +60,7 @@ def test_a_memorised_text_is_accepted_whole(tmp_path: Path) -> None:
     assert delivered == sum(lengths)
     assert rounds == sum(-(-n // 5) for n in lengths)
     assert max(counts) == 4
-    found = evaluate(net, docs, ends())
+    found = walked(net, docs, ends())
     assert (found.walk.rounds, found.walk.delivered) == (rounds, delivered)
     assert found.to_dict()["acceptance_per_position"] == [1.0] * 4
     assert found.correct == found.judged > 60
@@ -81,7 +69,7 @@ def test_a_memorised_text_is_accepted_whole(tmp_path: Path) -> None:
 def test_the_batched_walk_equals_the_proposers(tmp_path: Path) -> None:
     net, docs = trained(30, tmp_path)
     rounds, delivered, counts = walk_one_by_one(net, docs, ends())
-    found = evaluate(net, docs, ends(torch.arange(0, 97, 2)))
+    found = walked(net, docs, ends(torch.arange(0, 97, 2)))
     assert 1.2 < found.walk.tau < 4.5  # neither trivial end, so that the comparison means something
     assert (found.walk.rounds, found.walk.delivered) == (rounds, delivered)
     assert sum(found.walk.accepted) == sum(counts)

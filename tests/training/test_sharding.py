@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specflow.drafters import cross_entropy
-from specflow.drafters.dflash import attention
-from specflow.drafters.dflash.blocks import Source
-from specflow.training import step
+from specflow.drafters.dflash import attention, memory
+from specflow.drafters.training import Source
 from specflow.training.passes import split_sources
-from specflow.training.step import accumulate_gradients
 from tests.drafters.helpers import document, tables
 from tests.training.dense_reference import Text, dense_loss
-from tests.training.helpers import ends, fresh
+from tests.training.helpers import ends, fresh, gradients_of
 
 torch.set_num_threads(1)
 DECAY, SHARE = 2.5, 0.4
@@ -52,10 +50,8 @@ def sources() -> list[Source]:
 
 def product(some: Sequence[Source], *, documents_per_pass: int | None = None) -> tuple[float, Gradients]:
     net = fresh()
-    sums = accumulate_gradients(
-        net, some, ends(), decay=DECAY, soft_targets=SHARE, documents_per_pass=documents_per_pass
-    )
-    return sums.weighted_loss / sums.weight, {n: p.grad for n, p in net.named_parameters() if p.grad is not None}
+    sums = gradients_of(net, list(some), ends(), decay=DECAY, soft_targets=SHARE, documents_per_pass=documents_per_pass)
+    return sums.loss, {n: p.grad for n, p in net.named_parameters() if p.grad is not None}
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +93,7 @@ def test_any_split_equals_the_dense_reference(
     """Order and packing of documents, documents and anchors of a pass, chunks of attention and of the vocabulary."""
     some = sources()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step, "ROWS_PER_PASS", rows)
+        patch.setattr(memory, "ROWS_PER_PASS", rows)
         patch.setattr(attention, "CHUNK_SCORES", scores)
         patch.setattr(cross_entropy, "CHUNK_LOGITS", logits)
         assert_equal(product([some[i] for i in order], documents_per_pass=documents), reference)
@@ -121,6 +117,11 @@ def test_split_sources_keeps_every_anchor_once(counts: list[int], anchors: int, 
         assert documents is None or len(group) <= documents
         if i < len(groups) - 1 and documents is None:
             assert total == anchors
+
+
+def test_without_a_bound_every_document_stays() -> None:
+    assert [len(group) for group in split_sources(sources(), documents=3)] == [3, 1]
+    assert [len(group) for group in split_sources(sources())] == [4]
 
 
 def test_a_pass_without_room_is_refused() -> None:

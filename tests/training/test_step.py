@@ -9,12 +9,15 @@ import pytest
 import torch
 
 from specflow.drafters.cross_entropy import target_cross_entropy
-from specflow.drafters.dflash.blocks import Source, assemble
+from specflow.drafters.dflash.blocks import assemble
+from specflow.drafters.dflash.forward import hidden_of
+from specflow.drafters.dflash.learner import TERM
 from specflow.drafters.dflash.objective import default_decay, position_weights
+from specflow.drafters.training import Source
 from specflow.training.data import source_of
-from specflow.training.step import StepSums, accumulate_gradients, hidden_of
+from specflow.training.step import StepSums
 from tests.drafters.helpers import VOCAB, tables
-from tests.training.helpers import documents, ends, fresh
+from tests.training.helpers import documents, ends, fresh, gradients_of
 
 torch.set_num_threads(1)
 
@@ -26,7 +29,7 @@ def sources(lengths: list[int] | None = None) -> list[Source]:
 
 def gradients(per_pass: int | None, some: list[Source]) -> tuple[StepSums, dict[str, torch.Tensor]]:
     net = fresh()
-    sums = accumulate_gradients(net, some, ends(), decay=2.5, documents_per_pass=per_pass)
+    sums = gradients_of(net, some, ends(), decay=2.5, documents_per_pass=per_pass)
     return sums, {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 
@@ -37,17 +40,17 @@ def test_any_split_into_passes_gives_the_same_loss_and_gradients(per_pass: int) 
     split, found = gradients(per_pass, some)
     assert found.keys() == expected.keys()
     assert len(found) == 2 * 11 + 3
-    assert split.weighted_loss / split.weight == pytest.approx(whole.weighted_loss / whole.weight, rel=1e-5)
+    assert split.loss == pytest.approx(whole.loss, rel=1e-5)
     for name, value in expected.items():
         assert (found[name] - value).norm() <= 1e-5 * value.norm(), name
 
 
 def test_loss_equals_a_float64_loop_over_blocks() -> None:
     some, net, (_, head) = sources(), fresh(), tables()
-    sums = accumulate_gradients(net, some, ends(), decay=2.5)
+    sums = gradients_of(net, some, ends(), decay=2.5)
     blocks = assemble(some, block_size=5)
     assert blocks is not None
-    hidden = hidden_of(net, blocks, ends()).double()
+    hidden = hidden_of(net, blocks, ends().embed).double()
     numerator = denominator = 0.0
     row = 0
     for source in some:
@@ -61,9 +64,9 @@ def test_loss_equals_a_float64_loop_over_blocks() -> None:
                 numerator += weight * float((logits.logsumexp(0) - logits[source.token_ids_T[at]]).detach())
                 denominator += weight
             row += 1
-    assert row == sums.blocks == 36
-    assert sums.weight == pytest.approx(denominator, rel=1e-6)
-    assert sums.weighted_loss == pytest.approx(numerator, rel=1e-5)
+    assert row == sums.counts.anchors == 36
+    assert sums.denominators[TERM] == pytest.approx(denominator, rel=1e-6)
+    assert sums.numerators[TERM] == pytest.approx(numerator, rel=1e-5)
 
 
 def test_a_document_without_anchor_contributes_zero_and_is_counted() -> None:
@@ -76,11 +79,11 @@ def test_a_document_without_anchor_contributes_zero_and_is_counted() -> None:
     )
     expected, with_none = gradients(2, some), gradients(2, [*some[:3], none, *some[3:]])
     assert with_none[0].documents_without_anchor == 1
-    assert with_none[0].weight == pytest.approx(expected[0].weight)
+    assert with_none[0].denominators == pytest.approx(expected[0].denominators)
     for name, value in expected[1].items():
         torch.testing.assert_close(with_none[1][name], value, rtol=1e-4, atol=1e-6)
     alone, grads = gradients(None, [none])
-    assert (alone.blocks, alone.weight, grads) == (0, 0.0, {})
+    assert (alone.counts.anchors, alone.loss, alone.trained, grads) == (0, 0.0, False, {})
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, None])

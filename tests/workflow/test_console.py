@@ -108,3 +108,42 @@ def test_exit_codes(statuses: list[Status], interrupted: bool, problem: str, cod
     made = RunResult(flow="f", name="r", nodes=nodes, seconds=1.0, interrupted=interrupted, problem=problem)
     assert made.exit_code == code
     assert made.as_json()["exit_code"] == code
+
+
+FIGURES = {"loss": 2.34567, "tau": 1.5, "tokens/s": 12345.6, "anchors/s": 210.4}
+
+
+def test_figures_are_a_line_on_a_file(clock: Clock) -> None:
+    text = io.StringIO()
+    console = PlainConsole(text)
+    console.progress_start(1, "train", 100, "steps")
+    clock.now += 10
+    console.progress(1, 20, "", FIGURES)
+    assert text.getvalue() == (
+        "  train: 20/100 steps, 2 steps/s, 0:40 left loss 2.346, tau 1.500, 12,346 tokens/s, 210 anchors/s\n"
+    )
+
+
+def test_figures_are_a_panel_on_a_terminal() -> None:
+    text = io.StringIO()
+    console = TerminalConsole(RichConsole(file=text, force_terminal=True, width=100))
+    console.progress_start(1, "train [x]", 100, "steps")
+    console.progress(1, 20, "", FIGURES)
+    shown = _plain(console)
+    assert [line.split() for line in shown.splitlines()[1:3]] == [
+        ["│", "2.346", "1.500", "12,346", "210", "20/100", "steps", "?", "│"],
+        ["│", "loss", "tau", "tokens/s", "anchors/s", "done", "left", "│"],
+    ]
+    assert "train [x]" in shown.splitlines()[0]
+    assert "20/100 steps" in shown.splitlines()[-1]
+    console.progress_end(1)
+    assert _plain(console).strip() == ""
+    console.node_finished(result("made"))
+    assert console._live is None
+
+
+def _plain(console: TerminalConsole) -> str:
+    drawn = RichConsole(file=io.StringIO(), width=100)
+    drawn.print(console._render())
+    assert isinstance(drawn.file, io.StringIO)
+    return drawn.file.getvalue().rstrip("\n")

@@ -12,19 +12,7 @@ import torch
 from torch import Tensor
 
 from specflow.drafters.dflash.attention import Span
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """One document and where its blocks begin."""
-
-    token_ids_T: Tensor
-    supervised_T: Tensor
-    features_TKH: Tensor
-    anchors: Tensor
-    """Increasing positions; may be empty."""
-    last_hidden_TH: Tensor | None = None
-    """The target's hidden states after its final norm; needed for soft targets only."""
+from specflow.drafters.training import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,29 +27,34 @@ class Blocks:
     visible_N: Tensor
     spans: tuple[Span, ...]
     context_positions_S: Tensor
-    sources: tuple[Source, ...]
-    """One per span, with at least one anchor each."""
+    features: tuple[Tensor, ...]
+    """``[rows, K, H]`` of each span as stored: context rows up to the last anchor, nothing later is visible."""
+    last_hidden: tuple[Tensor, ...]
+    """``[T, H]`` of each span's document, as stored; empty if a source has none."""
 
     @property
     def features_SKH(self) -> Tensor:
-        """``[S, K, H]`` fp32, made anew at every access: batches that wait for their turn hold no copy.
-
-        Context rows up to the last anchor of each document: nothing later is visible to any block.
-        """
-        first = self.sources[0].features_TKH
+        """Fp32, made anew at every access: batches that wait for their turn hold no copy."""
+        first = self.features[0]
         out = first.new_empty((self.spans[-1].context[1], *first.shape[1:]), dtype=torch.float32)
-        for source, span in zip(self.sources, self.spans, strict=True):
-            start, end = span.context
-            out[start:end] = source.features_TKH[: end - start]
+        for rows, span in zip(self.features, self.spans, strict=True):
+            out[slice(*span.context)] = rows
         return out
 
     @property
     def teacher_NMH(self) -> Tensor | None:
-        """``[N, M, H]`` fp32: the target's last hidden state at the row that predicts each label, made anew at every
-        access; none if a source has none."""
-        known = [_teacher(source, self.positions_NB.shape[1]) for source in self.sources]
-        found = [teacher for teacher in known if teacher is not None]
-        return torch.cat(found) if len(found) == len(known) else None
+        """The target's last hidden state at the row that predicts each label, fp32, made anew at every access.
+
+        Label j of a block is predicted by the row ``anchor + j - 1``. None if a source has no last hidden states.
+        """
+        if not self.last_hidden:
+            return None
+        rows_NM = self.positions_NB[:, :-1]
+        found = [
+            hidden_TH[rows_NM[slice(*span.blocks)].clamp(max=hidden_TH.shape[0] - 1)].float()
+            for hidden_TH, span in zip(self.last_hidden, self.spans, strict=True)
+        ]
+        return torch.cat(found)
 
 
 def labels_and_validity(
@@ -79,7 +72,7 @@ def labels_and_validity(
 def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
     """All blocks of ``sources``; none if no document has an anchor."""
     spans, labels, valid, anchors, ids, positions = [], [], [], [], [], []
-    used = tuple(source for source in sources if source.anchors.numel())
+    used = [source for source in sources if source.anchors.numel()]
     context_end = block_end = 0
     for source in used:
         count = source.anchors.numel()
@@ -97,6 +90,7 @@ def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
     if not spans:
         return None
     visible = torch.cat(anchors)
+    hidden = [source.last_hidden_TH for source in used if source.last_hidden_TH is not None]
     return Blocks(
         anchor_ids_N=torch.cat(ids),
         positions_NB=visible.unsqueeze(1) + torch.arange(block_size),
@@ -105,16 +99,9 @@ def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
         visible_N=visible,
         spans=tuple(spans),
         context_positions_S=torch.cat(positions),
-        sources=used,
+        features=tuple(source.features_TKH[: int(source.anchors.max())] for source in used),
+        last_hidden=tuple(hidden) if len(hidden) == len(used) else (),
     )
-
-
-def _teacher(source: Source, block_size: int) -> Tensor | None:
-    """``[N, B-1, H]`` fp32: label j of a block is predicted by the target's row ``anchor + j - 1``."""
-    if source.last_hidden_TH is None:
-        return None
-    rows = source.anchors.unsqueeze(1) + torch.arange(block_size - 1)
-    return source.last_hidden_TH[rows.clamp(max=source.token_ids_T.numel() - 1)].float()
 
 
 def block_embeddings(anchor_embeds_NH: Tensor, mask_embed_H: Tensor, *, block_size: int) -> Tensor:

@@ -5,26 +5,12 @@ Legend: N blocks, M = B - 1 proposals of a block, H hidden size, V rows of the (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from specflow.drafters.cross_entropy import target_cross_entropy
 
 _DECAY_BY_BLOCK = ((16, 7.0), (10, 5.0), (8, 4.0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossTerms:
-    """Sums; the ratio is formed once, over everything that belongs to one optimiser step."""
-
-    weighted_loss: Tensor
-    """``sum M w CE``, scalar, differentiable."""
-    weight: Tensor
-    """``sum M w``, scalar."""
-    valid_M: Tensor
-    """Per position j: rows that count."""
 
 
 def default_decay(block_size: int) -> float:
@@ -42,7 +28,7 @@ def position_weights(block_size: int, decay: float) -> Tensor:
 
 def total_weight(valid_NM: Tensor, *, decay: float) -> Tensor:
     """``sum M w``: known before any forward pass, so that micro-batches can share one denominator."""
-    return (valid_NM * position_weights(valid_NM.shape[1] + 1, decay)).sum()
+    return (valid_NM * position_weights(valid_NM.shape[1] + 1, decay).to(valid_NM.device)).sum()
 
 
 def weighted_cross_entropy(
@@ -54,12 +40,14 @@ def weighted_cross_entropy(
     decay: float,
     teacher_NMH: Tensor | None = None,
     soft_targets: float = 0.0,
-) -> LossTerms:
-    """Loss of rows 1..B-1. ``labels_NM`` index rows of ``head_VH``; rows that are not valid never reach the head.
+) -> tuple[Tensor, Tensor]:
+    """``(sum M w CE, sum M w)`` of rows 1..B-1; the first has a gradient.
+
+    ``labels_NM`` index rows of ``head_VH``; rows that are not valid never reach the head.
 
     ``soft_targets``: share of each row's target that is the teacher's distribution, the rest is the token itself.
     """
-    weights = position_weights(labels_NM.shape[1] + 1, decay).expand_as(labels_NM)[valid_NM]
+    weights = position_weights(labels_NM.shape[1] + 1, decay).to(valid_NM.device).expand_as(labels_NM)[valid_NM]
     losses = target_cross_entropy(
         hidden_NMH[valid_NM],
         head_VH,
@@ -67,8 +55,4 @@ def weighted_cross_entropy(
         teacher_MH=None if teacher_NMH is None else teacher_NMH[valid_NM],
         share=soft_targets,
     )
-    return LossTerms(
-        weighted_loss=(losses * weights).sum(),
-        weight=weights.sum(),
-        valid_M=valid_NM.sum(dim=0),
-    )
+    return (losses * weights).sum(), weights.sum()

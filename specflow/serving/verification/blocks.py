@@ -5,12 +5,15 @@ Legend: T tokens of a document, K captured layers, H hidden size, B rows of a bl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+
+from specflow.drafters.registry import get_method
+from specflow.drafters.training import Source
 
 if TYPE_CHECKING:
     from specflow.features.document import Document
@@ -65,32 +68,14 @@ def rounds_of(anchor: Anchor, *, largest: int) -> list[int]:
 
 
 def training_hidden(method: str, network: nn.Module, embed: Callable[[Tensor], Tensor], anchor: Anchor) -> Tensor:
-    """``[B-1, H]``: the training forward with this one anchor. Raises ``ValueError`` for an unknown method."""
-    if method not in _TRAINING:
-        raise ValueError(f"no training forward known for method {method!r}; known: {sorted(_TRAINING)}")
-    with torch.no_grad():
-        return _TRAINING[method](network, embed, anchor)
-
-
-def _dflash(network: Any, embed: Callable[[Tensor], Tensor], anchor: Anchor) -> Tensor:
-    from specflow.drafters.dflash.blocks import Source, assemble, block_embeddings
-    from specflow.drafters.dflash.network import Context
-
-    geometry, document = network.geometry, anchor.document
+    """``[m, H]``: the training forward with this one anchor. Raises ``ValueError`` for an unknown method."""
+    document = anchor.document
     source = Source(
         token_ids_T=document.token_ids_T,
         supervised_T=document.supervised_T,
         features_TKH=document.features_TKH,
+        last_hidden_TH=document.last_hidden_TH,
         anchors=torch.tensor([anchor.position]),
     )
-    blocks = assemble([source], block_size=geometry.block_size)
-    assert blocks is not None  # one anchor was given
-    keys, values = network.project_context(blocks.features_SKH, blocks.context_positions_S)
-    context = Context(keys=keys, values=values, spans=blocks.spans, visible_N=blocks.visible_N)
-    mask = embed(torch.tensor([geometry.mask_token_id]))[0].float()
-    embeds = block_embeddings(embed(blocks.anchor_ids_N).float(), mask, block_size=geometry.block_size)
-    hidden: Tensor = network(embeds, blocks.positions_NB, context, first_row=1)[0]
-    return hidden
-
-
-_TRAINING: Mapping[str, Callable[[Any, Callable[[Tensor], Tensor], Anchor], Tensor]] = {"dflash": _dflash}
+    with torch.no_grad():
+        return get_method(method).training_hidden(network, embed, source)[0]

@@ -1,0 +1,57 @@
+"""Rounds of many texts side by side, as decoding would make them one after the other.
+
+The context of every text is projected once; a round is one forward pass with one block per text.
+
+Legend: N blocks, B rows of a block, S context rows of all texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from specflow.drafters.dflash.attention import Span
+from specflow.drafters.dflash.blocks import labels_and_validity
+from specflow.drafters.dflash.forward import embedded
+from specflow.drafters.dflash.network import Context, DFlashNetwork
+from specflow.drafters.training import Ends, Text
+
+
+class DFlashWalk:
+    """See ``specflow.drafters.training.Walk``."""
+
+    @torch.no_grad()
+    def __init__(self, network: DFlashNetwork, ends: Ends, texts: Sequence[Text]) -> None:
+        self._network, self._ends, self._texts = network, ends, texts
+        lengths = [text.token_ids_T.numel() for text in texts]
+        self._first_row: list[int] = torch.tensor([0, *lengths]).cumsum(0).tolist()
+        device = network.fc.weight.device
+        features_SKH = torch.cat([text.features_TKH.to(device).float() for text in texts])
+        positions_S = torch.cat([torch.arange(n, device=device) for n in lengths])
+        self._keys, self._values = network.project_context(features_SKH, positions_S)
+        self._device = device
+
+    @torch.no_grad()
+    def accepted(self, places: Sequence[tuple[int, int]]) -> list[int]:
+        size = self._network.geometry.block_size
+        anchors_N = torch.tensor([anchor for _, anchor in places])
+        spans = tuple(
+            Span(context=(self._first_row[t], self._first_row[t] + a), blocks=(n, n + 1))
+            for n, (t, a) in enumerate(places)
+        )
+        visible_N = anchors_N.to(self._device)
+        context = Context(keys=self._keys, values=self._values, spans=spans, visible_N=visible_N)
+        ids_N = torch.stack([self._texts[t].token_ids_T[a] for t, a in places]).to(self._device)
+        positions_NB = visible_N.unsqueeze(1) + torch.arange(size, device=self._device)
+        hidden = self._network(embedded(self._network, ids_N, self._ends.embed), positions_NB, context, first_row=1)
+        pairs = [
+            labels_and_validity(text.token_ids_T, text.supervised_T, torch.tensor([anchor]), block_size=size)
+            for t, anchor in places
+            for text in (self._texts[t],)
+        ]
+        labels, valid = (torch.cat(parts).to(self._device) for parts in zip(*pairs, strict=True))
+        right = torch.zeros_like(valid)
+        right[valid] = self._ends.agrees(hidden[valid], labels[valid])
+        counts: list[int] = right.long().cumprod(dim=1).sum(dim=1).tolist()
+        return counts
