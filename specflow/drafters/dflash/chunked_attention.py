@@ -110,8 +110,9 @@ def _products(rows_GnQd: Tensor, own_GnBd: Tensor, context_GLd: Tensor, *, scale
     out = rows_GnQd.new_empty(groups, blocks, count, seen + own_GnBd.shape[2])
     flat = out.view(groups, blocks * count, -1)[..., :seen]
     flat.baddbmm_(_flat(rows_GnQd), context_GLd.transpose(1, 2), beta=0, alpha=scale)
-    own = out.view(groups * blocks, count, -1)[..., seen:]
-    own.baddbmm_(rows_GnQd.flatten(0, 1), own_GnBd.flatten(0, 1).transpose(1, 2), beta=0, alpha=scale)
+    # Not into the slice: that would be one call per block and head.
+    own = rows_GnQd.flatten(0, 1) @ own_GnBd.flatten(0, 1).transpose(1, 2)
+    torch.mul(own.view(groups, blocks, count, -1), scale, out=out[..., seen:])
     return out
 
 
