@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,8 +53,9 @@ def trained(
     lines = [json.loads(line) for line in (context.output / "metrics.jsonl").read_text().splitlines()]
     timed = ("seconds", "anchors_per_second", "context_tokens_per_second")
     curve = [{k: v for k, v in line.items() if k not in timed} for line in lines]
-    last = sorted((context.scratch / "training").glob("step-*"))[-1]
-    return load_file(context.output / "drafter" / "model.safetensors"), read_tensors(last)[0], curve, dict(metrics)
+    last = read_tensors(sorted((context.scratch / "training").glob("step-*"))[-1])[0]
+    del last["random.cpu"]  # nothing draws from it; it is what the process began with
+    return load_file(context.output / "drafter" / "model.safetensors"), last, curve, dict(metrics)
 
 
 def equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
@@ -113,6 +116,23 @@ def test_a_killed_rank_ends_the_run_and_the_next_one_continues_it(
         trained(tmp_path, data, kill_one, ranks=2)
     assert children() == []
     weights, state, curve, _ = trained(tmp_path, data, ranks=2)
+    assert equal(weights, both[0])
+    assert equal(state, both[1])
+    assert curve == both[2]
+
+
+def test_torchrun_trains_a_job_and_the_stage_finishes(tmp_path: Path, data: tuple[Path, Path], both: Trained) -> None:
+    with pytest.raises(StageError, match=r"on every machine run\n  torchrun .* -m specflow.training") as told:
+        trained(tmp_path, data, launcher="torchrun", ranks=2)
+    job = str(told.value).split("-m specflow.training ")[1].split("\n")[0]
+    started = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "specflow.training", job]
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'kernels'}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *started], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    weights, state, curve, _ = trained(tmp_path, data, launcher="torchrun", ranks=2)
     assert equal(weights, both[0])
     assert equal(state, both[1])
     assert curve == both[2]
