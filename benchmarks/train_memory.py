@@ -27,7 +27,7 @@ MEGABYTE = 1 << 20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     Case.add_options(parser)
-    parser.add_argument("--vary-anchors", type=int, nargs="+", default=[16, 64, 256])
+    parser.add_argument("--vary-anchors", type=int, nargs="+", default=[16, 128, 512])
     parser.add_argument("--vary-vocabulary", type=int, nargs="+", default=[8000, 32000, 128000])
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -43,7 +43,8 @@ def main() -> None:
             logits = case.documents * anchors * (case.block - 1) * vocabulary * 4
             print(
                 f"{anchors:7d} {vocabulary:10d} {found['peak'] / MEGABYTE:8.0f} {found['estimate'] / MEGABYTE:12.0f} "
-                f"{found['estimate'] / found['peak']:14.2f} {logits / MEGABYTE:22.0f}"
+                f"{found['estimate'] / found['peak']:14.2f} {logits / MEGABYTE:22.0f}",
+                flush=True,
             )
 
 

@@ -47,7 +47,9 @@ def main() -> None:
     options = _options()
     peer = options.peer_python or _made(options.setup)
     version = _output([peer, "-c", f"from importlib.metadata import version as v; print(v('{PEER}'), v('torch'))"])
-    print(f"peer: {PEER} {version.split()[0]} on torch {version.split()[1]}; {options.threads} threads, fp32")
+    print(
+        f"peer: {PEER} {version.split()[0]} on torch {version.split()[1]}; {options.threads} threads, fp32", flush=True
+    )
     _check_same_loss(peer, options.threads)
     cases = [(name, Case.of(options, **SHAPES[name])) for name in options.shapes] or [("as asked", Case.of(options))]
     for name, case in cases:

@@ -54,5 +54,5 @@ def test_anchors_beyond_a_pass_and_vocabulary_beyond_a_chunk_cost_nothing() -> N
         many = dataclasses.replace(document, anchors=torch.arange(count))
         texts.append(describe_pass(learner, [many], documents_per_pass=None, softmax_rows=500))
     assert texts[0] != texts[1] == texts[2]
-    few, more, most = (pass_bytes(g, anchors=64, context_rows=1000, softmax_rows=n) for n in (500, 4096, 1 << 24))
+    few, more, most = (pass_bytes(g, anchors=512, context_rows=1000, softmax_rows=n) for n in (4096, 9999, 1 << 24))
     assert few == more < most
