@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK_LOGITS = 1 << 23
-"""Logits held at once: 32 MB in fp32."""
+CHUNK_LOGITS = 1 << 22
+"""Logits held at once: 16 MB in fp32, three times that at the peak."""
 
 
 class _TargetCrossEntropy(torch.autograd.Function):
@@ -33,34 +33,40 @@ class _TargetCrossEntropy(torch.autograd.Function):
         share: float,
         chunk_rows: int,
     ) -> Tensor:
-        needs_gradient = ctx.needs_input_grad[0]
-        losses = hidden_MH.new_empty(hidden_MH.shape[0], dtype=torch.float32)
-        gradient = torch.empty_like(hidden_MH) if needs_gradient else None
+        wide = torch.promote_types(head_VH.dtype, torch.float32)
+        losses = hidden_MH.new_empty(hidden_MH.shape[0], dtype=wide)
+        gradient = torch.empty_like(hidden_MH) if ctx.needs_input_grad[0] else None
+        held = head_VH.new_empty((min(chunk_rows, hidden_MH.shape[0]), head_VH.shape[0]))  # for every chunk's logits
         for start in range(0, hidden_MH.shape[0], chunk_rows):
             rows = slice(start, start + chunk_rows)
-            logits = (hidden_MH[rows] @ head_VH.T).float()
             label = labels_M[rows].unsqueeze(1)
-            log_total = logits.logsumexp(dim=1, keepdim=True)
-            reached = logits.gather(1, label) * (1.0 - share)
+            log_q = _logits(hidden_MH[rows], head_VH, held).log_softmax(dim=1, dtype=wide)
+            reached = log_q.gather(1, label).squeeze(1) * (1.0 - share)
             soft = None
             if teacher_MH is not None and share > 0:
-                soft = (teacher_MH[rows].to(head_VH.dtype) @ head_VH.T).float().softmax(dim=1).mul_(share)
-                reached += (soft * logits).sum(dim=1, keepdim=True)
-            losses[rows] = (log_total - reached).squeeze(1)
+                soft = _logits(teacher_MH[rows], head_VH, held).softmax(dim=1, dtype=wide)
+                reached += torch.linalg.vecdot(soft, log_q) * share
+            losses[rows] = -reached
             if gradient is not None:
-                probabilities = logits.sub_(log_total).exp_()
-                probabilities.scatter_add_(1, label, torch.full_like(log_total, share - 1.0))
+                slope = log_q.exp_()
+                slope.scatter_add_(1, label, slope.new_full(label.shape, share - 1.0))
                 if soft is not None:
-                    probabilities.sub_(soft)
-                gradient[rows] = (probabilities.to(head_VH.dtype) @ head_VH).to(gradient.dtype)
+                    slope.sub_(soft, alpha=share)
+                gradient[rows] = (slope.to(head_VH.dtype) @ head_VH).to(gradient.dtype)
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return losses
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_losses: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * grad_outputs[0].unsqueeze(1).to(gradient.dtype), None, None, None, None, None
+        return gradient * grad_losses.unsqueeze(1).to(gradient.dtype), None, None, None, None, None
+
+
+def _logits(hidden_MH: Tensor, head_VH: Tensor, held_CV: Tensor) -> Tensor:
+    """``[M, V]`` in the first M rows of ``held_CV``."""
+    return torch.mm(hidden_MH.to(head_VH.dtype), head_VH.T, out=held_CV[: hidden_MH.shape[0]])
 
 
 def target_cross_entropy(
@@ -82,6 +88,10 @@ def target_cross_entropy(
     if share > 0 and teacher_MH is None:
         raise ValueError(f"a share of {share} of soft targets needs the teacher's hidden states")
     rows = chunk_rows or max(1, CHUNK_LOGITS // head_VH.shape[0])
+    kind = hidden_MH.device.type
+    if torch.is_autocast_enabled(kind):
+        head_VH = head_VH.to(torch.get_autocast_dtype(kind))  # once, not for every chunk
     apply: Any = _TargetCrossEntropy.apply
-    out: Tensor = apply(hidden_MH, head_VH, labels_M, teacher_MH, share, rows)
+    with torch.autocast(kind, enabled=False):
+        out: Tensor = apply(hidden_MH, head_VH, labels_M, teacher_MH, share, rows)
     return out

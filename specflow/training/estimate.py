@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Sequence
 
 import psutil
 import torch
 from torch import nn
 
 from specflow.config.drafter import TrainParams
+from specflow.drafters.training import Learner, Source
 from specflow.training.data import Documents
 from specflow.training.frozen import FrozenEnds
+from specflow.training.passes import split_sources
 
 ADAMW_STATES, MUON_STATES = 2, 1
 """Numbers that the optimiser keeps per parameter."""
@@ -42,6 +45,23 @@ def parameter_bytes(parameters: int, params: TrainParams, *, ranks: int) -> tupl
     kept = (MUON_STATES if params.optimizer == "muon" else ADAMW_STATES) + (params.ema is not None)
     # With fsdp a rank has its parts, and during a pass the whole weights and gradients.
     return 4 * parameters * 2, 4 * parameters * kept // parts
+
+
+def describe_pass(
+    learner: Learner, sources: Sequence[Source], *, documents_per_pass: int | None, softmax_rows: int
+) -> str | None:
+    """What the largest pass over ``sources`` is estimated to hold at its most; none if the method does not know."""
+    found = 0
+    for group in split_sources(sources, anchors=learner.anchors_per_pass, documents=documents_per_pass):
+        held = learner.pass_bytes(
+            anchors=sum(source.anchors.numel() for source in group),
+            context_rows=sum(source.token_ids_T.numel() for source in group),
+            softmax_rows=softmax_rows,
+        )
+        if held is None:
+            return None
+        found = max(found, held)
+    return f"a pass over the first step's documents holds about {_size(found)} beside that"
 
 
 def describe_time(seconds_per_step: float, steps: int) -> str:

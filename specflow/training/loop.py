@@ -14,13 +14,13 @@ from torch import nn
 
 from specflow.config.drafter import DrafterParams
 from specflow.drafters.registry import Method
-from specflow.drafters.training import Progress
+from specflow.drafters.training import Progress, Source
 from specflow.training import optimizers
 from specflow.training.checkpoint import Progressed, load_best_into, load_checkpoint, save_best, save_checkpoint
 from specflow.training.curve import Curve
 from specflow.training.data import Documents, sources_of_step
 from specflow.training.ema import Ema, applied
-from specflow.training.estimate import describe_peak, describe_time
+from specflow.training.estimate import describe_pass, describe_peak, describe_time
 from specflow.training.frozen import FrozenEnds
 from specflow.training.guards import Guards
 from specflow.training.heldout import Heldout
@@ -84,6 +84,7 @@ class Trainer:
         self._ranks = ranks or Ranks()
         self._network, self._documents, self._train = network, documents, list(train)
         self._params, self._autocast = params.train, autocast
+        self._softmax_rows = ends.head_RH.shape[0]
         self._scratch, self._monitor, self._name = scratch, monitor, name
         scratch.mkdir(parents=True, exist_ok=True)
         texts = [documents.get(place) for place in heldout] if self._ranks.first else []
@@ -131,6 +132,14 @@ class Trainer:
         """Say what a step costs before the first one, from its gradients, which are thrown away."""
         if self._params.steps < TRIAL_FROM:
             return
+        held = describe_pass(
+            self._learner,
+            self._sources(0),
+            documents_per_pass=self._params.documents_per_pass,
+            softmax_rows=self._softmax_rows,
+        )
+        if held:
+            self._monitor.log(held)
         self._gradients(0)  # opens files and fills caches
         started = time.perf_counter()
         self._gradients(0)
@@ -144,12 +153,16 @@ class Trainer:
         return accumulate_gradients(
             self._wrapped,
             self._learner,
-            sources_of_step(self._documents, self._train, p, step=step, rank=ranks.rank, ranks=ranks.size),
+            self._sources(step),
             progress=Progress(step, p.steps),
             ranks=ranks,
             documents_per_pass=p.documents_per_pass,
             autocast=self._autocast,
         )
+
+    def _sources(self, step: int) -> list[Source]:
+        ranks = self._ranks
+        return sources_of_step(self._documents, self._train, self._params, step=step, rank=ranks.rank, ranks=ranks.size)
 
     def _one_step(self, state: Progressed) -> tuple[StepSums, float, float]:
         p = self._params

@@ -1,15 +1,21 @@
 """Block attention of DFlash: a row sees the context before its anchor and its own block, nothing else.
 
-Legend: N blocks, R query rows of a block, B rows of a block, S context rows, A query heads, G key heads, d head size.
+Legend: N blocks, R query rows of a block, B rows of a block, S context rows, A query heads, G key heads, d head size,
+Q = R * A / G query rows of a block that share one key head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from specflow.drafters.dflash.chunked_attention import Chunk, attend_in_chunks
+
+CHUNK_SCORES = 1 << 19
+"""Scores held at once: 2 MB in fp32, which a core's caches hold. A chunk has at least one block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,40 +38,44 @@ def block_attention(
 ) -> Tensor:
     """``[N, R, A * d]``. Block n sees rows ``context[0] <= row < context[0] + visible_N[n]`` of its document.
 
-    Scores against context and block are two products joined in one softmax, so the cost of a document is
-    its blocks times its visible context: no matrix over all blocks or all documents ever exists.
+    The work is the sum over blocks of what each sees, up to the rounding of chunks: a block early in a document does
+    not pay for the blocks behind it, and no matrix over all blocks or all documents ever exists. Memory beside the
+    inputs and the result is that of one chunk. Under autocast the products run in its dtype.
     """
-    outputs = []
-    for span in spans:
-        first, last = span.blocks
-        rows = slice(span.context[0], span.context[1])
-        outputs.append(
-            _one_document(
-                query_NRAd[first:last],
-                key_NBGd[first:last],
-                value_NBGd[first:last],
-                context_key_SGd[rows],
-                context_value_SGd[rows],
-                visible_N[first:last],
-            )
-        )
-    return torch.cat(outputs) if outputs else query_NRAd.flatten(2)
-
-
-def _one_document(q: Tensor, k: Tensor, v: Tensor, context_k: Tensor, context_v: Tensor, visible: Tensor) -> Tensor:
-    blocks, rows, heads, size = q.shape
-    groups, length = k.shape[2], context_k.shape[0]
-    shared = heads // groups
-    # [G, N, R * shared, d]: all query heads of one key head together, so that each product is one GEMM per key head.
-    grouped = (q * size**-0.5).view(blocks, rows, groups, shared, size).permute(2, 0, 1, 3, 4)
-    grouped = grouped.reshape(groups, blocks, rows * shared, size)
-    context_scores = grouped.reshape(groups, -1, size) @ context_k.permute(1, 2, 0)
-    context_scores = context_scores.view(groups, blocks, rows * shared, length)
-    hidden = torch.arange(length, device=q.device) >= visible.unsqueeze(1)
-    context_scores = context_scores.masked_fill(hidden[None, :, None, :], float("-inf"))
-    own_scores = grouped @ k.permute(2, 0, 3, 1)
-    weights = torch.cat((context_scores, own_scores), dim=-1).float().softmax(dim=-1).to(v.dtype)
-    from_context = weights[..., :length].reshape(groups, blocks * rows * shared, length) @ context_v.transpose(0, 1)
-    mixed = from_context.view(groups, blocks, rows * shared, size) + weights[..., length:] @ v.permute(2, 0, 1, 3)
-    mixed = mixed.view(groups, blocks, rows, shared, size).permute(1, 2, 0, 3, 4)
+    blocks, rows, heads, size = query_NRAd.shape
+    groups = key_NBGd.shape[2]
+    kind = query_NRAd.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query_NRAd.dtype
+    # [G, N, Q, d]: all query heads of one key head together, so that each product is one GEMM per key head.
+    query = query_NRAd.view(blocks, rows, groups, heads // groups, size).permute(2, 0, 1, 3, 4)
+    query = query.reshape(groups, blocks, rows * heads // groups, size)
+    mixed = attend_in_chunks(
+        query.to(dtype),
+        key_NBGd.permute(2, 0, 1, 3).to(dtype),
+        value_NBGd.permute(2, 0, 1, 3).to(dtype),
+        context_key_SGd.transpose(0, 1).to(dtype),
+        context_value_SGd.transpose(0, 1).to(dtype),
+        tuple(plan_chunks(spans, visible_N.tolist(), scores_per_row=rows * heads)),
+    )
+    mixed = mixed.view(groups, blocks, rows, heads // groups, size).permute(1, 2, 0, 3, 4)
     return mixed.reshape(blocks, rows, heads * size)
+
+
+def plan_chunks(
+    spans: Sequence[Span], visible: Sequence[int], *, scores_per_row: int, limit: int = CHUNK_SCORES
+) -> Iterator[Chunk]:
+    """Neighbouring blocks of one document whose scores against the context stay below ``limit``.
+
+    ``scores_per_row``: scores of one block against one context row, of all heads and query rows.
+    """
+    for span in spans:
+        first = span.blocks[0]
+        while first < span.blocks[1]:
+            last, longest = first + 1, visible[first]
+            while last < span.blocks[1]:
+                longer = max(longest, visible[last])
+                if (last + 1 - first) * scores_per_row * longer > limit:
+                    break
+                last, longest = last + 1, longer
+            yield Chunk(blocks=(first, last), start=span.context[0], visible=tuple(visible[first:last]))
+            first = last

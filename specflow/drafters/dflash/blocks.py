@@ -26,11 +26,35 @@ class Blocks:
     """Supervised, and every earlier label of the block too."""
     visible_N: Tensor
     spans: tuple[Span, ...]
-    features_SKH: Tensor
-    """Context rows up to the last anchor of each document: nothing later is visible to any block."""
     context_positions_S: Tensor
-    teacher_NMH: Tensor | None = None
-    """The target's last hidden state at the row that predicts each label; none if a source has none."""
+    features: tuple[Tensor, ...]
+    """``[rows, K, H]`` of each span as stored: context rows up to the last anchor, nothing later is visible."""
+    last_hidden: tuple[Tensor, ...]
+    """``[T, H]`` of each span's document, as stored; empty if a source has none."""
+
+    @property
+    def features_SKH(self) -> Tensor:
+        """Fp32, made anew at every access: batches that wait for their turn hold no copy."""
+        first = self.features[0]
+        out = first.new_empty((self.spans[-1].context[1], *first.shape[1:]), dtype=torch.float32)
+        for rows, span in zip(self.features, self.spans, strict=True):
+            out[slice(*span.context)] = rows
+        return out
+
+    @property
+    def teacher_NMH(self) -> Tensor | None:
+        """The target's last hidden state at the row that predicts each label, fp32, made anew at every access.
+
+        Label j of a block is predicted by the row ``anchor + j - 1``. None if a source has no last hidden states.
+        """
+        if not self.last_hidden:
+            return None
+        rows_NM = self.positions_NB[:, :-1]
+        found = [
+            hidden_TH[rows_NM[slice(*span.blocks)].clamp(max=hidden_TH.shape[0] - 1)].float()
+            for hidden_TH, span in zip(self.last_hidden, self.spans, strict=True)
+        ]
+        return torch.cat(found)
 
 
 def labels_and_validity(
@@ -47,13 +71,11 @@ def labels_and_validity(
 
 def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
     """All blocks of ``sources``; none if no document has an anchor."""
-    spans, labels, valid, anchors, ids, features, positions = [], [], [], [], [], [], []
-    teachers: list[Tensor | None] = []
+    spans, labels, valid, anchors, ids, positions = [], [], [], [], [], []
+    used = [source for source in sources if source.anchors.numel()]
     context_end = block_end = 0
-    for source in sources:
+    for source in used:
         count = source.anchors.numel()
-        if not count:
-            continue
         length = int(source.anchors.max())
         if length > source.features_TKH.shape[0]:
             raise ValueError(
@@ -69,13 +91,11 @@ def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
         valid.append(some_valid)
         anchors.append(source.anchors)
         ids.append(source.token_ids_T[source.anchors])
-        features.append(source.features_TKH[:length].float())
         positions.append(torch.arange(length))
-        teachers.append(_teacher(source, block_size))
     if not spans:
         return None
     visible = torch.cat(anchors)
-    known = [teacher for teacher in teachers if teacher is not None]
+    hidden = [source.last_hidden_TH for source in used if source.last_hidden_TH is not None]
     return Blocks(
         anchor_ids_N=torch.cat(ids),
         positions_NB=visible.unsqueeze(1) + torch.arange(block_size),
@@ -83,19 +103,10 @@ def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
         valid_NM=torch.cat(valid),
         visible_N=visible,
         spans=tuple(spans),
-        features_SKH=torch.cat(features),
         context_positions_S=torch.cat(positions),
-        teacher_NMH=torch.cat(known) if len(known) == len(teachers) else None,
+        features=tuple(source.features_TKH[: int(source.anchors.max())] for source in used),
+        last_hidden=tuple(hidden) if len(hidden) == len(used) else (),
     )
-
-
-def _teacher(source: Source, block_size: int) -> Tensor | None:
-    """``[N, B-1, H]`` fp32: label j of a block is predicted by the target's row ``anchor + j - 1``."""
-    if source.last_hidden_TH is None:
-        return None
-    rows = source.anchors.unsqueeze(1) + torch.arange(block_size - 1)
-    # A row of a valid label is always there; others are never read.
-    return source.last_hidden_TH[rows.clamp(max=source.last_hidden_TH.shape[0] - 1)].float()
 
 
 def block_embeddings(anchor_embeds_NH: Tensor, mask_embed_H: Tensor, *, block_size: int) -> Tensor:

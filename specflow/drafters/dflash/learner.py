@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from specflow.drafters.devices import to_device
 from specflow.drafters.dflash.blocks import Blocks, assemble
 from specflow.drafters.dflash.forward import hidden_of
+from specflow.drafters.dflash.memory import anchors_per_pass, pass_bytes
 from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.drafters.dflash.objective import total_weight, weighted_cross_entropy
 from specflow.drafters.dflash.walk import DFlashWalk
@@ -26,6 +27,7 @@ class DFlashLearner(Learner):
     def __init__(self, network: DFlashNetwork, ends: Ends, *, decay: float, soft_targets: float = 0.0) -> None:
         self.network, self._ends = network, ends
         self._decay, self._soft_targets = decay, soft_targets
+        self.anchors_per_pass = anchors_per_pass(network.geometry)
 
     def weights(self, progress: Progress) -> Mapping[str, float]:
         return {TERM: 1.0}
@@ -56,6 +58,15 @@ class DFlashLearner(Learner):
             soft_targets=self._soft_targets,
         )
         return [Term(TERM, numerator, denominator)]
+
+    def pass_bytes(self, *, anchors: int, context_rows: int, softmax_rows: int) -> int:
+        return pass_bytes(
+            self.network.geometry,
+            anchors=anchors,
+            context_rows=context_rows,
+            softmax_rows=softmax_rows,
+            soft_targets=self._soft_targets > 0,
+        )
 
     def walk(self, texts: Sequence[Text]) -> DFlashWalk:
         return DFlashWalk(self.network, self._ends, texts)

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specflow.drafters.dflash.attention import Span, block_attention
 from specflow.drafters.dflash.geometry import DFlashGeometry
-from specflow.drafters.rope import cos_sin, inverse_frequencies, rotate
+from specflow.drafters.fused import gated, rms_norm, rms_norm_rotated
+from specflow.drafters.rope import cos_sin, inverse_frequencies
 
 
 class RMSNorm(nn.Module):
@@ -27,9 +27,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return (wide * self.weight.float()).to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +56,16 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(self.size, geometry.rms_norm_eps)
 
     def query(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """``[..., H]`` -> ``[..., A, d]``, normalised and rotated."""
-        return rotate(self.q_norm(self.q_proj(x).unflatten(-1, (-1, self.size))).float(), cos, sin)
+        """``q_proj``'s output ``[..., A * d]`` -> ``[..., A, d]``, normalised and rotated."""
+        return rms_norm_rotated(x.unflatten(-1, (-1, self.size)), self.q_norm.weight, self.q_norm.eps, cos, sin)
 
-    def key_value(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """``[..., H]`` -> keys (normalised, rotated) and values ``[..., G, d]``."""
-        key = rotate(self.k_norm(self.k_proj(x).unflatten(-1, (-1, self.size))).float(), cos, sin)
-        return key, self.v_proj(x).unflatten(-1, (-1, self.size)).float()
+    def key(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """``k_proj``'s output ``[..., G * d]`` -> ``[..., G, d]``, normalised and rotated."""
+        return rms_norm_rotated(x.unflatten(-1, (-1, self.size)), self.k_norm.weight, self.k_norm.eps, cos, sin)
+
+    def value(self, x: Tensor) -> Tensor:
+        """``v_proj``'s output ``[..., G * d]`` -> ``[..., G, d]``."""
+        return x.unflatten(-1, (-1, self.size))
 
 
 class MLP(nn.Module):
@@ -75,7 +76,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(geometry.intermediate_size, geometry.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(gated(self.gate_proj(x), self.up_proj(x)))
         return out
 
 
@@ -88,24 +89,59 @@ class Layer(nn.Module):
         self.mlp = MLP(geometry)
 
     def forward(
-        self, x_NBH: Tensor, cos: Tensor, sin: Tensor, *, context: Context, index: int, first_row: int
+        self,
+        x_NBH: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        *,
+        context: Context,
+        index: int,
+        first_row: int,
+        equal_masks: bool,
     ) -> Tensor:
-        """Rows ``first_row..B-1`` after this layer; every row still serves as key and value."""
-        normed = self.input_layernorm(x_NBH)
-        key, value = self.self_attn.key_value(normed, cos, sin)
-        query = self.self_attn.query(normed[:, first_row:], cos[:, first_row:], sin[:, first_row:])
+        """Rows ``first_row..B-1`` after this layer; every row still serves as key and value.
+
+        ``equal_masks``: rows 1..B-1 of all blocks are the same, as in the first layer; they are projected once.
+        """
+        attention = self.self_attn
+        if equal_masks:
+            size, normed = x_NBH.shape[1], self.input_layernorm(distinct_rows(x_NBH))
+            query, key, value = (
+                repeat_masks(project(normed), size)
+                for project in (attention.q_proj, attention.k_proj, attention.v_proj)
+            )
+            query = query[:, first_row:]
+        else:
+            normed = self.input_layernorm(x_NBH)
+            query, key, value = (
+                attention.q_proj(normed[:, first_row:]),
+                attention.k_proj(normed),
+                attention.v_proj(normed),
+            )
         attended = block_attention(
-            query,
-            key,
-            value,
+            attention.query(query, cos[:, first_row:], sin[:, first_row:]),
+            attention.key(key, cos, sin),
+            attention.value(value),
             context.keys[index],
             context.values[index],
             spans=context.spans,
             visible_N=context.visible_N,
         )
-        x = x_NBH[:, first_row:] + self.self_attn.o_proj(attended)
+        x = x_NBH[:, first_row:] + attention.o_proj(attended)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
+
+
+def distinct_rows(x_NBH: Tensor) -> Tensor:
+    """``[N + 1, H]``: the anchor rows, then the one row that all others equal."""
+    return torch.cat((x_NBH[:, 0], x_NBH[:1, 1]))
+
+
+def repeat_masks(rows: Tensor, block_size: int) -> Tensor:
+    """``[N + 1, X]`` of ``distinct_rows`` -> ``[N, B, X]``."""
+    blocks = rows.shape[0] - 1
+    masks = rows[blocks:].expand(blocks, block_size - 1, -1)
+    return torch.cat((rows[:blocks].unsqueeze(1), masks), dim=1)
 
 
 class DFlashNetwork(nn.Module):
@@ -132,20 +168,29 @@ class DFlashNetwork(nn.Module):
         """Keys (rotated at ``positions_T``) and values ``[T, G, d]`` of every draft layer from target features."""
         context_TH = self.hidden_norm(self.fc(features_TKH.flatten(1)))
         cos, sin = cos_sin(positions_T, self.frequencies, self.rope_factor)
-        pairs = [layer.self_attn.key_value(context_TH, cos, sin) for layer in self._layers()]
-        return [key for key, _ in pairs], [value for _, value in pairs]
+        attentions = [layer.self_attn for layer in self._layers()]
+        keys = [attention.key(attention.k_proj(context_TH), cos, sin) for attention in attentions]
+        return keys, [attention.value(attention.v_proj(context_TH)) for attention in attentions]
 
     def forward(self, embeds_NBH: Tensor, positions_NB: Tensor, context: Context, *, first_row: int = 0) -> Tensor:
         """``[N, B - first_row, H]`` after the final norm: what the target's head reads.
 
-        ``embeds_NBH`` are target embeddings of ``[anchor, MASK, ..]``; row 0 predicts nothing, so training
-        passes ``first_row=1`` and the last layer leaves it out.
+        ``embeds_NBH`` are target embeddings of ``[anchor, MASK, ..]``: rows 1.. of all blocks are taken to be equal.
+        Row 0 predicts nothing, so training passes ``first_row=1`` and the last layer leaves it out.
         """
         cos, sin = cos_sin(positions_NB, self.frequencies, self.rope_factor)
         x = embeds_NBH
         for index, layer in enumerate(self._layers()):
             last = index == self.geometry.num_layers - 1
-            x = layer(x, cos, sin, context=context, index=index, first_row=first_row if last else 0)
+            x = layer(
+                x,
+                cos,
+                sin,
+                context=context,
+                index=index,
+                first_row=first_row if last else 0,
+                equal_masks=index == 0,
+            )
         hidden: Tensor = self.norm(x)
         return hidden
 
