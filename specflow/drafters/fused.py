@@ -88,7 +88,8 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
 
 
 def _norm_backward(grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

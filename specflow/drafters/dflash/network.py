@@ -57,15 +57,15 @@ class Attention(nn.Module):
 
     def query(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """``q_proj``'s output ``[..., A * d]`` -> ``[..., A, d]``, normalised and rotated."""
-        return rms_norm_rotated(x.unflatten(-1, (-1, self.size)), self.q_norm.weight, self.q_norm.eps, cos, sin)
+        return rms_norm_rotated(x.view(*x.shape[:-1], -1, self.size), self.q_norm.weight, self.q_norm.eps, cos, sin)
 
     def key(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """``k_proj``'s output ``[..., G * d]`` -> ``[..., G, d]``, normalised and rotated."""
-        return rms_norm_rotated(x.unflatten(-1, (-1, self.size)), self.k_norm.weight, self.k_norm.eps, cos, sin)
+        return rms_norm_rotated(x.view(*x.shape[:-1], -1, self.size), self.k_norm.weight, self.k_norm.eps, cos, sin)
 
     def value(self, x: Tensor) -> Tensor:
         """``v_proj``'s output ``[..., G * d]`` -> ``[..., G, d]``."""
-        return x.unflatten(-1, (-1, self.size))
+        return x.view(*x.shape[:-1], -1, self.size)
 
 
 class MLP(nn.Module):
