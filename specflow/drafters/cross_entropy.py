@@ -36,15 +36,14 @@ class _TargetCrossEntropy(torch.autograd.Function):
         wide = torch.promote_types(head_VH.dtype, torch.float32)
         losses = hidden_MH.new_empty(hidden_MH.shape[0], dtype=wide)
         gradient = torch.empty_like(hidden_MH) if ctx.needs_input_grad[0] else None
-        held = head_VH.new_empty((min(chunk_rows, hidden_MH.shape[0]), head_VH.shape[0]))  # for every chunk's logits
         for start in range(0, hidden_MH.shape[0], chunk_rows):
             rows = slice(start, start + chunk_rows)
             label = labels_M[rows].unsqueeze(1)
-            log_q = _logits(hidden_MH[rows], head_VH, held).log_softmax(dim=1, dtype=wide)
+            log_q = _logits(hidden_MH[rows], head_VH).log_softmax(dim=1, dtype=wide)
             reached = log_q.gather(1, label).squeeze(1) * (1.0 - share)
             soft = None
             if teacher_MH is not None and share > 0:
-                soft = _logits(teacher_MH[rows], head_VH, held).softmax(dim=1, dtype=wide)
+                soft = _logits(teacher_MH[rows], head_VH).softmax(dim=1, dtype=wide)
                 reached += torch.linalg.vecdot(soft, log_q) * share
             losses[rows] = -reached
             if gradient is not None:
@@ -64,9 +63,8 @@ class _TargetCrossEntropy(torch.autograd.Function):
         return gradient * grad_losses.unsqueeze(1).to(gradient.dtype), None, None, None, None, None
 
 
-def _logits(hidden_MH: Tensor, head_VH: Tensor, held_CV: Tensor) -> Tensor:
-    """``[M, V]`` in the first M rows of ``held_CV``."""
-    return torch.mm(hidden_MH.to(head_VH.dtype), head_VH.T, out=held_CV[: hidden_MH.shape[0]])
+def _logits(hidden_MH: Tensor, head_VH: Tensor) -> Tensor:
+    return hidden_MH.to(head_VH.dtype) @ head_VH.T
 
 
 def target_cross_entropy(
