@@ -14,9 +14,7 @@ from typing import Any
 from filelock import Timeout
 
 from specflow.config.capture import CaptureParams
-from specflow.features.inspection import inspect_store
 from specflow.features.location import Bucket, keep_elsewhere, kept_elsewhere
-from specflow.features.reader import shard_name
 from specflow.stages.contract import Artifact, Inputs, Progress, StageError
 from specflow.workflow.keys import hash_file
 from specflow.workflow.record import ArtifactRecord, describe_environment
@@ -87,6 +85,9 @@ def _repair_elsewhere(store: ArtifactStore, record: ArtifactRecord, log: Callabl
     path = store.path(KIND, record.key)
     if kept_elsewhere(path) is None:
         return Repair(damage={})
+    from specflow.features.inspection import inspect_store
+    from specflow.features.reader import shard_name
+
     damaged = inspect_store(path).shards
     for problem in damaged.values():
         log(f"damaged: {problem}")
