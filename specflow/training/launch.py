@@ -36,13 +36,14 @@ def train_on_ranks(job: Job, monitor: Monitor, *, ranks: int) -> None:
     Raises ``TrainingDiverged`` as the ranks do, else ``RankFailed``; no process is left then either.
     """
     import torch.multiprocessing as processes
+    from torch.multiprocessing.spawn import start_processes
 
     spawn = processes.get_context("spawn")
     pairs = [spawn.Pipe() for _ in range(ranks)]
     with tempfile.TemporaryDirectory(prefix="specflow-ranks-") as meeting:
         path = str(job.write())
         theirs = [there for _, there in pairs]
-        start: Any = processes.start_processes  # type: ignore[attr-defined]
+        start: Any = start_processes
         context = start(_rank, args=(ranks, path, meeting, theirs), nprocs=ranks, join=False, start_method="spawn")
         for there in theirs:
             there.close()
