@@ -32,7 +32,7 @@ from train_case import Case
 
 HERE = Path(__file__).parent
 TORCH = "torch==2.13.0"
-"""The release we run on. The peer asks for 2.11.0 exactly, of which the registry has CUDA builds only."""
+"""The release we run on. The peer asks for 2.11.0 exactly; it runs on this one too."""
 PEER, PEER_NEEDS = "specforge", ("transformers==5.8.1", "psutil")
 CHECK = Case(length=48, anchors=47, vocabulary=500, documents=2)
 """As many anchors as legal positions: nothing is left to chance."""
