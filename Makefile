@@ -25,7 +25,7 @@ setup-dev:
 quickstart: setup ## A real model, from prompts to a measured speed-up
 	$(BIN)/specflow run full-pipeline --config configs/quickstart.yaml
 
-test: setup-dev ## Tests; pass arguments with ARGS="..."
+test: setup-dev ## Tests, in two processes; pass arguments with ARGS="..."
 	$(ONE_THREAD) $(BIN)/python -m pytest $(ARGS)
 
 test-sglang: setup-dev ## Tests against a real SGLang server; SPECFLOW_SGLANG_PYTHON names the python of its environment
