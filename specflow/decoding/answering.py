@@ -29,6 +29,7 @@ def answer_all(
     Raises :class:`specflow.data.quarantine.DataError` when more rows are given up than may be.
     """
     from specflow.decoding.plain import decode_plain
+    from specflow.decoding.sampling import Sampling
 
     while wave := session.waiting():
 
@@ -43,8 +44,7 @@ def answer_all(
             target,
             [dialogue.prompt_ids for dialogue in wave],
             max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            seeds=[dialogue.seed(seed) for dialogue in wave],
+            sampling=[Sampling(temperature=temperature, seed=dialogue.seed(seed)) for dialogue in wave],
             batch_size=batch_size,
             on_done=on_done,
         )
