@@ -106,7 +106,7 @@ def test_drawn_proposals_may_be_taken_for_certain(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         TableProposer, "sample", lambda self, anchor, draw: Proposal(tokens_m=sample(self, anchor, draw).tokens_m)
     )
-    sampling = Sampling(temperature=1.0, draft_temperature=1.0, frequency_penalty=0.5)
+    sampling = Sampling(temperature=1.0, draft_temperature=1.0, top_k=2, frequency_penalty=0.5)
     assert distance(monkeypatch, sampling, vocab=VOCAB, proposals=2) < 1e-12
 
 

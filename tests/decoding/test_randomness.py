@@ -117,13 +117,11 @@ def _one_number_for_every_purpose(uniform: Callable[..., np.ndarray]) -> Callabl
     return lambda self, purpose, place, count: uniform(self, Purpose.TARGET, (0,), count)
 
 
-def _acceptance_by_the_drafts_number(uniform: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    return lambda self, purpose, place, count: uniform(
-        self, Purpose.DRAFT if purpose is Purpose.ACCEPT else purpose, place, count
-    )
+def _one_number_for_every_place(uniform: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda self, purpose, place, count: uniform(self, purpose, (0,), count)
 
 
-@pytest.mark.parametrize("plant", [_one_number_for_every_purpose, _acceptance_by_the_drafts_number])
+@pytest.mark.parametrize("plant", [_one_number_for_every_purpose, _one_number_for_every_place])
 def test_dependent_numbers_are_seen(
     monkeypatch: pytest.MonkeyPatch, plant: Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]
 ) -> None:
