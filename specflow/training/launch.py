@@ -10,15 +10,16 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from specflow.training.job import Job
-from specflow.training.loop import Bar, Monitor
+from specflow.training.loop import Monitor
+from specflow.training.messages import Sending, Shown
 
 LOOK_SECONDS = 0.1
 PATIENCE = timedelta(minutes=30)
@@ -35,15 +36,15 @@ def train_on_ranks(job: Job, monitor: Monitor, *, ranks: int) -> None:
     Raises ``TrainingDiverged`` as the ranks do, else ``RankFailed``; no process is left then either.
     """
     import torch.multiprocessing as processes
+    from torch.multiprocessing.spawn import start_processes
 
     spawn = processes.get_context("spawn")
     pairs = [spawn.Pipe() for _ in range(ranks)]
     with tempfile.TemporaryDirectory(prefix="specflow-ranks-") as meeting:
         path = str(job.write())
         theirs = [there for _, there in pairs]
-        context = processes.start_processes(
-            _rank, args=(ranks, path, meeting, theirs), nprocs=ranks, join=False, start_method="spawn"
-        )
+        start: Any = start_processes
+        context = start(_rank, args=(ranks, path, meeting, theirs), nprocs=ranks, join=False, start_method="spawn")
         for there in theirs:
             there.close()
         try:
@@ -63,8 +64,9 @@ def _follow(context: Any, pipes: list[Connection], monitor: Monitor) -> None:
 
     errors: dict[int, list[str]] = {}
     with ExitStack() as bars:
-        shown = _Shown(monitor, bars)
-        done, failure = False, None
+        shown = Shown(monitor, bars)
+        done = False
+        failure: Exception | None = None
         while not done and failure is None:
             try:
                 done = context.join(timeout=LOOK_SECONDS, grace_period=2.0)
@@ -76,7 +78,7 @@ def _follow(context: Any, pipes: list[Connection], monitor: Monitor) -> None:
         raise _failure(context, errors, failure)
 
 
-def _drained(rank: int, pipe: Connection, shown: _Shown) -> dict[int, list[str]]:
+def _drained(rank: int, pipe: Connection, shown: Shown) -> dict[int, list[str]]:
     """Handle what one rank has sent; returns its error, if it sent one."""
     try:
         while pipe.poll():
@@ -108,47 +110,6 @@ def _failure(context: Any, errors: Mapping[int, list[str]], failure: Exception) 
     return RankFailed(f"rank {first} of {len(codes)} failed: {kind}: {text}")
 
 
-class _Shown:
-    """Messages of the first rank, passed on."""
-
-    def __init__(self, monitor: Monitor, bars: ExitStack) -> None:
-        self._monitor, self._bars = monitor, bars
-        self._bar: Bar | None = None
-
-    def handle(self, kind: str, values: list[Any]) -> None:
-        if kind == "log":
-            self._monitor.log(*values)
-        elif kind == "progress":
-            description, total, unit = values
-            self._bar = self._bars.enter_context(self._monitor.progress(description, total=total, unit=unit))
-        elif self._bar:
-            getattr(self._bar, kind)(*values)
-
-
-class _Sending:
-    """The monitor inside the first rank, and its bar."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-
-    def log(self, message: str) -> None:
-        self._pipe.send(("log", message))
-
-    @contextmanager
-    def progress(self, description: str, *, total: float, unit: str = "rows") -> Iterator[Bar]:
-        self._pipe.send(("progress", description, total, unit))
-        yield self
-
-    def advance(self, amount: float = 1) -> None:
-        self._pipe.send(("advance", amount))
-
-    def describe(self, text: str) -> None:
-        self._pipe.send(("describe", text))
-
-    def figures(self, values: Mapping[str, float]) -> None:
-        self._pipe.send(("figures", dict(values)))
-
-
 def _rank(rank: int, ranks: int, job: str, meeting: str, pipes: list[Connection]) -> None:
     """One process: meets the others through a file, trains, says why if it cannot."""
     import torch
@@ -169,7 +130,7 @@ def _rank(rank: int, ranks: int, job: str, meeting: str, pipes: list[Connection]
         timeout=PATIENCE,
     )
     try:
-        train_worker(Job.read(Path(job)), _Sending(pipe))
+        train_worker(Job.read(Path(job)), Sending(pipe))
     except Exception as error:
         pipe.send(("error", type(error).__name__, str(error)))
         raise

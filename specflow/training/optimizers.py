@@ -42,7 +42,7 @@ class Optimizers:
 
     def __init__(self, named: Mapping[str, nn.Parameter], parts: Sequence[torch.optim.Optimizer]) -> None:
         self.parts = tuple(parts)
-        self._names = {parameter: name for name, parameter in named.items()}
+        self._names: dict[Tensor, str] = {parameter: name for name, parameter in named.items()}
 
     def set_rate(self, rate: float) -> None:
         """Every group gets its multiple of ``rate``."""

@@ -23,8 +23,9 @@ class Wrapped:
         self.module: Any = objective
         if self._parallel == "ddp":
             devices = [ranks.device] if ranks.device.type == "cuda" else None
-            self.module = nn.parallel.DistributedDataParallel(objective, device_ids=devices, broadcast_buffers=False)
-            self.module.register_comm_hook(None, _summed)
+            self.module = nn.parallel.DistributedDataParallel(objective, device_ids=devices, forward_sync_buffers=False)
+            # DDP inspects annotations of a hook and does not know postponed ones; a lambda has none.
+            self.module.register_comm_hook(None, lambda state, bucket: _summed(bucket))
         elif self._parallel == "fsdp":
             _shard(objective, ranks)
         elif self._parallel != "alone":
@@ -52,7 +53,7 @@ def _shard(objective: Objective, ranks: Ranks) -> None:
     sharded.set_force_sum_reduction_for_comms(True)
 
 
-def _summed(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
     """DDP's exchange without its division: every pass was already divided by the whole step's denominator."""
     work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
     future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])

@@ -68,7 +68,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any], dict[str, int]]]:
 
 
 def _checksum(tensor: Tensor) -> int:
-    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy())
+    octets: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return zlib.crc32(octets)
 
 
 def _sync(path: Path) -> None:

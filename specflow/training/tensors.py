@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 def whole(tensor: Tensor) -> Tensor:
     """The tensor as one piece, detached. Of a sharded one every rank has to ask at the same time."""
     if isinstance(tensor, DTensor):
-        tensor = tensor.full_tensor()  # type: ignore[no-untyped-call]
+        tensor = tensor.full_tensor()
     return tensor.detach()
 
 

@@ -36,7 +36,8 @@ def test_seeded_and_none_of_fewer_than_two_documents() -> None:
     above, below = [[3, 0], [5, 1], [4, 0]], [[2, 0], [2, 1], [3, 0]]
     first = ratio_intervals(above, below, seed=1)
     assert first == ratio_intervals(above, below, seed=1)
-    assert first != ratio_intervals(above, below, seed=2)
     assert first[1] is None
+    many = [[n % 7 + 1] for n in range(50)], [[n % 5 + 1] for n in range(50)]
+    assert ratio_intervals(*many, seed=1) != ratio_intervals(*many, seed=2)
     assert ratio_intervals([[3, 1]], [[2, 1]]) == [None, None]
     assert ratio_intervals([], []) == []

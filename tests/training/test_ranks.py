@@ -53,8 +53,9 @@ def trained(
     lines = [json.loads(line) for line in (context.output / "metrics.jsonl").read_text().splitlines()]
     timed = ("seconds", "anchors_per_second", "context_tokens_per_second")
     curve = [{k: v for k, v in line.items() if k not in timed} for line in lines]
-    last = sorted((context.scratch / "training").glob("step-*"))[-1]
-    return load_file(context.output / "drafter" / "model.safetensors"), read_tensors(last)[0], curve, dict(metrics)
+    last = read_tensors(sorted((context.scratch / "training").glob("step-*"))[-1])[0]
+    del last["random.cpu"]  # nothing draws from it; it is what the process began with
+    return load_file(context.output / "drafter" / "model.safetensors"), last, curve, dict(metrics)
 
 
 def equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
@@ -90,7 +91,8 @@ def test_shared_weights_train_the_same(tmp_path: Path, data: tuple[Path, Path], 
         for name, value in expected.items():
             assert (found[name].float() - value.float()).norm() <= 1e-5 * value.float().norm() + 1e-9, name
     for line, wanted in zip(curve, alone[2], strict=True):
-        assert line.get("loss") == pytest.approx(wanted.get("loss"), rel=1e-5)
+        assert line.keys() == wanted.keys()
+        assert "loss" not in wanted or line["loss"] == pytest.approx(wanted["loss"], rel=1e-5)
         assert line.get("tau") == wanted.get("tau")
 
 
@@ -108,10 +110,9 @@ def test_a_killed_rank_ends_the_run_and_the_next_one_continues_it(
         nonlocal steps
         steps += amount
         if steps == 7:
-            youngest = max(children(), key=lambda p: p.create_time())
-            os.kill(youngest.pid, signal.SIGKILL)
+            os.kill(max(child.pid for child in children()), signal.SIGKILL)
 
-    with pytest.raises(StageError, match=r"rank 1 of 2 was ended by signal 9; the others were stopped"):
+    with pytest.raises(StageError, match=r"rank [01] of 2 was ended by signal 9; the others were stopped"):
         trained(tmp_path, data, kill_one, ranks=2)
     assert children() == []
     weights, state, curve, _ = trained(tmp_path, data, ranks=2)

@@ -24,7 +24,7 @@ class DFlashWalk:
     @torch.no_grad()
     def __init__(self, network: DFlashNetwork, ends: Ends, texts: Sequence[Text]) -> None:
         self._network, self._ends, self._texts = network, ends, texts
-        lengths = [text.token_ids_T.numel() for text in texts]
+        lengths = [text.features_TKH.shape[0] for text in texts]
         self._first_row: list[int] = torch.tensor([0, *lengths]).cumsum(0).tolist()
         device = network.fc.weight.device
         features_SKH = torch.cat([text.features_TKH.to(device).float() for text in texts])
