@@ -6,6 +6,7 @@ from pydantic import Field
 
 from specflow.config.base import Section
 from specflow.config.regenerate import Precision
+from specflow.config.sampling import SamplingParams
 
 
 class BenchParams(Section):
@@ -13,6 +14,7 @@ class BenchParams(Section):
 
     prompts_per_kind: int | None = Field(default=None, ge=1, description="Held-out prompts per kind; none: all.")
     max_new_tokens: int = Field(default=64, ge=1, description="Longest answer in tokens.")
+    sampling: SamplingParams = Field(default=SamplingParams(), description="Sampling of both modes.")
     repeats: int = Field(default=1, ge=1, description="Times each prompt is decoded in each mode.")
     warmup_prompts: int = Field(default=2, ge=0, description="Prompts decoded before the clock starts.")
     precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")

@@ -41,15 +41,12 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
 
 
 def _engine_of_answers(section: RegenerateParams) -> Iterator[Inconsistency]:
-    """A server needs an address; the embedded engine samples from the whole distribution; greedy does not sample."""
-    embedded = section.engine == "embedded"
+    """A server needs an address; greedy does not sample."""
     for name, neutral in (("top_p", 1.0), ("top_k", None)):
         value = getattr(section, name)
         if section.temperature == 0 and value != neutral:
             yield ("regenerate", name), "nothing is sampled at temperature 0", value, "regenerate.temperature above 0"
-        if embedded and value != neutral:
-            yield ("regenerate", name), "the embedded engine has no such sampling", value, "engine: openai"
-    if not embedded and section.server.url is None:
+    if section.engine == "openai" and section.server.url is None:
         yield ("regenerate", "server", "url"), "no server", None, "its address, as http://127.0.0.1:30000/v1"
 
 

@@ -38,12 +38,8 @@ class RegenerateParams(Section):
         default="keep", description="What becomes of answers that ended by max_new_tokens; kept ones are marked."
     )
     temperature: float = Field(default=0.0, ge=0.0, description="0 is greedy; `train` needs it.")
-    top_p: float = Field(
-        default=1.0, gt=0.0, le=1.0, description="Nucleus sampling; only with a temperature and engine `openai`."
-    )
-    top_k: int | None = Field(
-        default=None, ge=1, description="Top-k sampling; only with a temperature and engine `openai`."
-    )
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0, description="Nucleus sampling; only with a temperature.")
+    top_k: int | None = Field(default=None, ge=1, description="Top-k sampling; only with a temperature.")
     seed: int = Field(default=0, description="Seed of sampling; each row has its own stream derived from it.")
     thinking: bool | None = Field(
         default=None,

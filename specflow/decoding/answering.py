@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specflow.data.answers import Answer
@@ -11,6 +12,7 @@ from specflow.data.regenerated import Session
 
 if TYPE_CHECKING:
     from specflow.decoding.records import Generation
+    from specflow.decoding.sampling import Sampling
     from specflow.targets.target import Target
 
 
@@ -19,13 +21,13 @@ def answer_all(
     target: Target,
     *,
     max_new_tokens: int,
-    temperature: float,
-    seed: int,
+    sampling: Sampling,
     batch_size: int,
     on_answer: Callable[[Dialogue], None],
 ) -> None:
     """Decode every turn that is missing. Rows of a wave are in the order of their prompts, to share prefixes.
 
+    Every turn has its own seed, derived from that of ``sampling``.
     Raises :class:`specflow.data.quarantine.DataError` when more rows are given up than may be.
     """
     from specflow.decoding.plain import decode_plain
@@ -43,8 +45,7 @@ def answer_all(
             target,
             [dialogue.prompt_ids for dialogue in wave],
             max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            seeds=[dialogue.seed(seed) for dialogue in wave],
+            sampling=[replace(sampling, seed=dialogue.seed(sampling.seed)) for dialogue in wave],
             batch_size=batch_size,
             on_done=on_done,
         )

@@ -14,8 +14,9 @@ from time import perf_counter
 
 import torch
 
+from specflow.decoding.chooser import Chooser, choose_tokens
 from specflow.decoding.records import Generation
-from specflow.decoding.sampling import choose_tokens
+from specflow.decoding.sampling import GREEDY, Sampling
 from specflow.targets.target import Target
 
 MIN_SHARED_PREFIX = 16
@@ -29,7 +30,7 @@ class _Slot:
     request: int
     prompt: list[int]
     generation: Generation
-    generator: torch.Generator | None
+    chooser: Chooser
     first_token_at: float
 
 
@@ -39,8 +40,7 @@ class _Plan:
 
     target: Target
     max_new_tokens: int
-    temperature: float
-    seeds: Sequence[int] | None
+    sampling: Sequence[Sampling]
     on_done: Callable[[int, Generation], None] | None
     results: dict[int, Generation] = field(default_factory=dict)
 
@@ -50,23 +50,23 @@ def decode_plain(
     prompts: Sequence[Sequence[int]],
     *,
     max_new_tokens: int,
-    temperature: float = 0.0,
-    seeds: Sequence[int] | None = None,
+    sampling: Sequence[Sampling] | None = None,
     batch_size: int = 1,
     on_done: Callable[[int, Generation], None] | None = None,
 ) -> list[Generation]:
     """Decode every prompt up to an end token, which is kept, or ``max_new_tokens``; results in prompt order.
 
-    ``seeds``: one per prompt, needed where ``temperature`` is above 0. ``on_done(index, generation)`` is
-    called as requests finish. Raises ``ValueError`` on empty prompts or missing seeds.
+    ``sampling``: one per prompt, none: all greedy. ``on_done(index, generation)`` is called as requests finish.
+    Raises ``ValueError`` on empty prompts or another number of samplings.
     """
     if any(not prompt for prompt in prompts) or max_new_tokens < 1 or batch_size < 1:
         raise ValueError("expected prompts of at least one token, max_new_tokens >= 1 and batch_size >= 1")
-    if temperature > 0.0 and (seeds is None or len(seeds) != len(prompts)):
-        raise ValueError(f"sampling at temperature {temperature} needs one seed per prompt ({len(prompts)})")
+    asked = [GREEDY] * len(prompts) if sampling is None else sampling
+    if len(asked) != len(prompts):
+        raise ValueError(f"sampling of {len(asked)} requests for {len(prompts)} prompts: expected one of each")
     if not prompts:
         return []
-    plan = _Plan(target=target, max_new_tokens=max_new_tokens, temperature=temperature, seeds=seeds, on_done=on_done)
+    plan = _Plan(target=target, max_new_tokens=max_new_tokens, sampling=asked, on_done=on_done)
     # Neighbours of similar length waste the least of a pass; the longest first keep its end cheap.
     waiting = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), -i))
     batch = _Batch(plan, width=min(batch_size, len(prompts)), longest=max(map(len, prompts)))
@@ -101,13 +101,12 @@ class _Batch:
         hidden_1TH = plan.target.forward(torch.tensor([prompt[shared:]]), view).last_hidden_BTH
         view.commit(len(prompt) - shared)
         self.held[row] = prompt
-        generator = None if plan.seeds is None else torch.Generator().manual_seed(plan.seeds[request])
-        logits_1V = plan.target.head(hidden_1TH[:, -1])
-        tokens = choose_tokens(logits_1V, [generator], temperature=plan.temperature)
+        chooser = Chooser(plan.sampling[request])
+        tokens = choose_tokens(plan.target.head(hidden_1TH[:, -1]), [chooser])
         now = perf_counter()
         generation = Generation(prompt_length=len(prompt), tokens=[], finish="length", prefill_seconds=now - begin)
         self.slots.append(
-            _Slot(request=request, prompt=prompt, generation=generation, generator=generator, first_token_at=now)
+            _Slot(request=request, prompt=prompt, generation=generation, chooser=chooser, first_token_at=now)
         )
         self._emit(row, tokens[0], now)
 
@@ -119,9 +118,7 @@ class _Batch:
         ids_B1 = torch.tensor([[slot.generation.tokens[-1]] for slot in self.slots])
         hidden_B1H = plan.target.forward(ids_B1, self._running).last_hidden_BTH
         self._running.commit(1)
-        tokens = choose_tokens(
-            plan.target.head(hidden_B1H[:, 0]), [slot.generator for slot in self.slots], temperature=plan.temperature
-        )
+        tokens = choose_tokens(plan.target.head(hidden_B1H[:, 0]), [slot.chooser for slot in self.slots])
         now = perf_counter()
         for row in reversed(range(count)):  # a slot that ends is filled by the last one, which is done already
             self._emit(row, tokens[row], now)
@@ -130,6 +127,7 @@ class _Batch:
         slot, plan = self.slots[row], self.plan
         result = slot.generation
         result.tokens.append(token)
+        slot.chooser.emit([token])
         stopped = token in plan.target.end_ids
         if not stopped and len(result.tokens) < plan.max_new_tokens:
             return

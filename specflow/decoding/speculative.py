@@ -1,85 +1,67 @@
-"""Speculative decoding of one request: a proposer drafts a chain, the target verifies it in one pass.
+"""Speculative decoding: a proposer drafts a chain per request, the target verifies all of them in one pass.
 
-Greedy, batch 1. Every round commits ``r + 1`` rows (the anchor and the accepted proposals) and emits
-``r + 1`` tokens (the accepted proposals and the target's own next token): METHODS 0.
+Every round commits ``r + 1`` rows of a request (the anchor and the accepted proposals) and emits ``r + 1`` tokens
+(the accepted proposals and the target's own next token): METHODS 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from time import perf_counter
+from collections.abc import Callable, Sequence
 
-import torch
-
-from specflow.decoding.records import Generation, Round
-from specflow.decoding.verification import verify_greedy_chain
-from specflow.drafters.base import Proposer
+from specflow.decoding.records import Generation
+from specflow.decoding.rounds import Plan, Rounds
+from specflow.decoding.sampling import GREEDY, Sampling
+from specflow.drafters.base import Proposer, Samples
 from specflow.targets.target import Target
 
 
-def decode_speculative(target: Target, proposer: Proposer, prompt: Sequence[int], *, max_new_tokens: int) -> Generation:
-    """Greedy decoding whose tokens equal plain greedy decoding, up to ties within rounding.
+def decode_speculative(
+    target: Target, proposer: Proposer, prompt: Sequence[int], *, max_new_tokens: int, sampling: Sampling = GREEDY
+) -> Generation:
+    """One request; see :func:`decode_speculative_batch`."""
+    return decode_speculative_batch(target, proposer, [prompt], max_new_tokens=max_new_tokens, sampling=[sampling])[0]
 
-    Stops at an end token, which is kept, or after ``max_new_tokens``. Feeding the prompt's features to
-    the proposer counts as decoding time but belongs to no round. Raises ``ValueError`` on an empty prompt.
+
+def decode_speculative_batch(
+    target: Target,
+    proposer: Proposer,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    sampling: Sequence[Sampling] | None = None,
+    batch_size: int = 1,
+    on_done: Callable[[int, Generation], None] | None = None,
+) -> list[Generation]:
+    """Decoding whose outputs have the distribution of plain decoding; greedy ones equal it, up to ties within rounding.
+
+    ``sampling``: one per prompt, none: all greedy. Each request stops at an end token, which is kept, or after
+    ``max_new_tokens``; results are in prompt order. Feeding a prompt's features to the proposer counts as decoding
+    time but belongs to no round. ``on_done(index, generation)`` is called as requests finish. Raises ``ValueError``
+    on empty prompts, or if proposals are to be drawn by a proposer that cannot.
     """
-    if not prompt or max_new_tokens < 1:
-        raise ValueError(f"a prompt of {len(prompt)} tokens and {max_new_tokens} new ones: expected at least 1 of each")
-    layer_ids, ends = proposer.layer_ids, target.end_ids
-    capacity = len(prompt) + max_new_tokens + proposer.num_proposals + 1
-    begin = perf_counter()
-    cache = target.new_cache(1, capacity)
-    output = target.forward(torch.tensor([prompt]), cache, layer_ids=layer_ids)
-    cache.commit(len(prompt))
-    anchor = int(target.head(output.last_hidden_BTH[0, -1]).argmax())
-    first = last = perf_counter()
-    result = Generation(prompt_length=len(prompt), tokens=[anchor], finish="length", prefill_seconds=first - begin)
-    if anchor in ends or max_new_tokens == 1:
-        result.finish = "stop" if anchor in ends else "length"
-        return result
-    proposer.reset(capacity)
-    if output.features_BTKH is not None:
-        proposer.extend(output.features_BTKH[0])
-    ids_1T = torch.empty(1, proposer.num_proposals + 1, dtype=torch.int64)
-    while True:
-        started = perf_counter()
-        draft_m = proposer.propose(anchor)
-        drafted = perf_counter()
-        ids_1T[0, 0] = anchor
-        ids_1T[0, 1:] = draft_m
-        output = target.forward(ids_1T, cache, layer_ids=layer_ids)
-        accepted, bonus = verify_greedy_chain(target.head(output.last_hidden_BTH[0]), draft_m)
-        verified = perf_counter()
-        cache.commit(accepted + 1)
-        emitted, finish = _cut(
-            [*draft_m[:accepted].tolist(), bonus], room=max_new_tokens - len(result.tokens), ends=ends
+    if any(not prompt for prompt in prompts) or max_new_tokens < 1 or batch_size < 1:
+        shortest = min(map(len, prompts), default=0)
+        raise ValueError(
+            f"a prompt of {shortest} tokens, {max_new_tokens} new ones and a batch of {batch_size}: "
+            "expected at least 1 of each"
         )
-        result.tokens += emitted
-        stated = perf_counter()
-        if finish is None and output.features_BTKH is not None:
-            proposer.extend(output.features_BTKH[0, : accepted + 1])
-        now = perf_counter()
-        result.rounds.append(
-            Round(
-                proposed=len(draft_m),
-                accepted=accepted,
-                delivered=len(emitted),
-                draft_seconds=drafted - started,
-                verify_seconds=verified - drafted,
-                state_seconds=now - stated,
-                other_seconds=(started - last) * bool(result.rounds) + (stated - verified),
-            )
+    asked = list(sampling) if sampling is not None else [GREEDY] * len(prompts)
+    if len(asked) != len(prompts):
+        raise ValueError(f"sampling of {len(asked)} requests for {len(prompts)} prompts: expected one of each")
+    if any(s.draft_temperature for s in asked) and not isinstance(proposer, Samples):
+        raise ValueError(
+            f"draft_temperature above 0: {type(proposer).__name__} cannot draw its proposals; use draft_temperature 0"
         )
-        last = now
-        if finish is not None:
-            result.finish, result.decode_seconds = finish, now - first
-            return result
-        anchor = bonus
-
-
-def _cut(tokens: list[int], *, room: int, ends: frozenset[int]) -> tuple[list[int], str | None]:
-    """What the user receives of a round's tokens, and how the request ends if it does."""
-    for i, token in enumerate(tokens[:room]):
-        if token in ends:
-            return tokens[: i + 1], "stop"
-    return (tokens[:room], "length") if len(tokens) >= room else (tokens, None)
+    if not prompts:
+        return []
+    plan = Plan(target=target, max_new_tokens=max_new_tokens, on_done=on_done)
+    # Neighbours of similar length waste the least of a pass; the longest first keep its end cheap.
+    waiting = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), -i))
+    rounds = Rounds(plan, proposer, width=min(batch_size, len(prompts)), longest=max(map(len, prompts)))
+    while waiting or rounds.active:
+        while waiting and rounds.active < rounds.width:
+            request = waiting.pop()
+            rounds.admit(request, list(prompts[request]), asked[request])
+        if rounds.active:
+            rounds.step()
+    return [plan.results[i] for i in range(len(prompts))]

@@ -50,10 +50,14 @@ def limits(best: DrafterResult | None) -> list[str]:
         "of any drafter shrinks; it can turn into a loss.",
         f"One machine ({device}). The price of verifying several rows against one differs on other hardware, and with "
         "it the speed-up; tau carries over, the time of a round does not.",
-        "Greedy decoding. With sampling, acceptance is usually lower.",
+        *([] if _sampled(best) else ["Greedy decoding. With sampling, acceptance is usually lower."]),
         "Prompts of the kinds listed. A drafter learns a workload; on other text expect the lower end of this.",
         "The embedded engine. A serving engine has other costs per round and was not run here.",
     ]
+
+
+def _sampled(best: DrafterResult | None) -> bool:
+    return bool(best and (best.benchmark or {}).get("sampling", {}).get("temperature"))
 
 
 def _lead(best: DrafterResult) -> str:
@@ -80,7 +84,7 @@ def _cards(best: DrafterResult) -> list[dict[str, Any]]:
         },
         {
             "label": "With drafter", "value": text.number(total["drafter_tokens_per_second"], 1), "unit": "tok/s",
-            "sub": "batch 1, greedy", "main": False,
+            "sub": f"batch 1, {result['sampling']['name']}", "main": False,
         },
         {
             "label": "Plain decoding", "value": text.number(total["baseline_tokens_per_second"], 1), "unit": "tok/s",

@@ -125,13 +125,13 @@ def _from_engine(
     session: Session, target: Target, params: RegenerateParams, follow: Callable[[Dialogue], None]
 ) -> None:
     from specflow.decoding.answering import answer_all
+    from specflow.decoding.sampling import Sampling
 
     answer_all(
         session,
         target,
         max_new_tokens=params.max_new_tokens,
-        temperature=params.temperature,
-        seed=params.seed,
+        sampling=Sampling(temperature=params.temperature, top_p=params.top_p, top_k=params.top_k, seed=params.seed),
         batch_size=params.batch_size,
         on_answer=follow,
     )

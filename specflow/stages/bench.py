@@ -50,6 +50,7 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
     """
     from specflow.data.documents import iterate_documents
     from specflow.decoding.plain import decode_plain
+    from specflow.decoding.sampling import sampling_of
     from specflow.decoding.speculative import decode_speculative
     from specflow.drafters.loading import load_drafter
     from specflow.reporting.measure import by_kind
@@ -66,10 +67,14 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
     proposer = load_drafter(inputs.one("drafter").path, target)
 
     def plain(prompt: Sequence[int], *, limit: int = params.max_new_tokens) -> Any:
-        return decode_plain(target, [prompt], max_new_tokens=limit)[0]
+        return decode_plain(target, [prompt], max_new_tokens=limit, sampling=[sampling_of(params.sampling, prompt)])[0]
 
     def speculative(prompt: Sequence[int], *, limit: int = params.max_new_tokens) -> Any:
-        return decode_speculative(target, proposer, prompt, max_new_tokens=limit)
+        own = sampling_of(params.sampling, prompt)
+        return decode_speculative(target, proposer, prompt, max_new_tokens=limit, sampling=own)
+
+    def greedy(prompt: Sequence[int], *, limit: int) -> Any:
+        return decode_plain(target, [prompt], max_new_tokens=limit)[0]
 
     for request in requests[: params.warmup_prompts]:
         plain(request.prompt, limit=WARMUP_TOKENS)
@@ -93,8 +98,8 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
         **_circumstances(inputs, params, target=target, requests=requests),
         "total": total,
         "kinds": kinds,
-        "equality": _equality(target, pairs, requests, params),
-        "transformers": _transformers(path, requests, params, plain=plain, precision=target.precision)
+        "equality": None if _sampled(params) else _equality(target, pairs, requests, params),
+        "transformers": _transformers(path, requests, params, plain=greedy, precision=target.precision)
         if params.compare_transformers
         else None,
     }
@@ -137,7 +142,7 @@ def _circumstances(inputs: Inputs, params: BenchParams, *, target: Any, requests
     return {
         "format": 1,
         "conventions": {"tau": TAU_CONVENTION, **CONVENTIONS},
-        "sampling": {"name": "greedy", "temperature": 0.0},
+        "sampling": {"name": "sampled" if params.sampling.temperature else "greedy", **params.sampling.model_dump()},
         "template": {"sha256": fingerprint.get("template_sha256"), "thinking": _thinking(inputs)},
         "dataset": {
             "sha256": requests_hash(requests),
@@ -172,6 +177,12 @@ def _circumstances(inputs: Inputs, params: BenchParams, *, target: Any, requests
     }
 
 
+def _sampled(params: BenchParams) -> bool:
+    """Whether the two outputs may differ, or are not the argmax of the target's own logits."""
+    sampling = params.sampling.model_dump(exclude={"seed"})
+    return bool(sampling != type(params.sampling)().model_dump(exclude={"seed"}))
+
+
 def _equality(target: Any, pairs: Sequence[Any], requests: Sequence[Any], params: BenchParams) -> dict[str, Any]:
     """Prompts whose outputs differ in any repeat, with the fp32 logit gap at the first difference; fails nothing."""
     from specflow.serving.verification.equality import difference, first_difference, near_tie_limit
@@ -197,7 +208,7 @@ def _equality(target: Any, pairs: Sequence[Any], requests: Sequence[Any], params
 def _transformers(
     path: Path, requests: Sequence[Any], params: BenchParams, *, plain: Any, precision: str
 ) -> dict[str, Any]:
-    """Plain decoding of this engine beside ``generate`` in fp32 and bf16, alternating, on a few of the prompts."""
+    """Greedy decoding by this engine beside ``generate`` in fp32 and bf16, alternating, on a few prompts."""
     from specflow.reporting.measure import rate
     from specflow.serving.generate_baseline import DTYPES, GenerateBaseline, alternate
 
@@ -254,7 +265,9 @@ def _metrics(record: Mapping[str, Any]) -> dict[str, Any]:
         }
 
     kinds = {kind: short(group) for kind, group in record["kinds"].items()}
-    return {**short(record["total"]), "differing_prompts": record["equality"]["differing"], "kinds": kinds}
+    equality = record["equality"]
+    compared = {} if equality is None else {"differing_prompts": equality["differing"]}
+    return {**short(record["total"]), **compared, "kinds": kinds}
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -45,12 +45,6 @@ def test_a_server_engine_needs_an_address(tmp_path: Path) -> None:
     assert (problem.path, problem.message) == ("regenerate.server.url", "no server")
 
 
-def test_the_embedded_engine_samples_from_the_whole_distribution(tmp_path: Path) -> None:
-    found = problems(write(tmp_path), "regenerate.top_p=0.9", "regenerate.top_k=5", "regenerate.temperature=1")
-    assert sorted(p.path for p in found) == ["regenerate.top_k", "regenerate.top_p"]
-    assert {p.message for p in found} == {"the embedded engine has no such sampling"}
-
-
 SERVED = ("regenerate.engine=openai", "regenerate.server.url=http://host:1")
 
 
@@ -60,8 +54,9 @@ def test_greedy_answers_are_not_sampled(tmp_path: Path) -> None:
     assert {p.message for p in found} == {"nothing is sampled at temperature 0"}
 
 
-def test_a_server_samples_as_it_is_told(tmp_path: Path) -> None:
-    settings = (*SERVED, "regenerate.top_p=0.9", "regenerate.top_k=5", "regenerate.temperature=0.7")
+@pytest.mark.parametrize("engine", [SERVED, ()])
+def test_both_engines_sample_as_they_are_told(tmp_path: Path, engine: tuple[str, ...]) -> None:
+    settings = (*engine, "regenerate.top_p=0.9", "regenerate.top_k=5", "regenerate.temperature=0.7")
     section = load_config(write(tmp_path), parse_overrides(settings)).config.regenerate
     assert (section.temperature, section.top_p, section.top_k) == (0.7, 0.9, 5)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+from specflow.drafters.base import Draw, Proposal
+from specflow.targets.target import Target
 
 
 class ScriptedProposer:
@@ -46,3 +51,45 @@ class ScriptedProposer:
             true = following[i] if i < len(following) else 0
             draft.append(true if i < right else (true + 1) % 300)
         return torch.tensor(draft)
+
+
+class NextTokenProposer:
+    """Proposes what followed each token in known texts, so that some proposals of a greedy request are right.
+
+    Draws too: from logits that favour the same tokens. Counts what it is fed, to see that no row is lost or mixed up.
+    """
+
+    def __init__(self, target: Target, texts: Sequence[Sequence[int]], *, num_proposals: int) -> None:
+        self.num_proposals, self.layer_ids = num_proposals, (0, 2)
+        self._vocab = target.vocab_size
+        self._after = {a: b for text in texts for a, b in itertools.pairwise(text)}
+        self.rows = 0
+        self.forks: list[NextTokenProposer] = []
+
+    def fork(self) -> NextTokenProposer:
+        other = copy.copy(self)
+        self.forks.append(other)
+        return other
+
+    def reset(self, capacity: int) -> None:
+        self.rows, self.capacity = 0, capacity
+
+    def extend(self, features_TKH: Tensor) -> None:
+        self.rows += len(features_TKH)
+        assert self.rows + self.num_proposals < self.capacity
+
+    def propose(self, anchor: int) -> Tensor:
+        tokens = []
+        for _ in range(self.num_proposals):
+            anchor = self._after.get(anchor, self.rows % self._vocab)
+            tokens.append(anchor)
+        return torch.tensor(tokens)
+
+    def sample(self, anchor: int, draw: Draw) -> Proposal:
+        drawn = []
+        for _ in range(self.num_proposals):
+            logits_V = torch.zeros(self._vocab)
+            logits_V[self._after.get(anchor, self.rows % self._vocab)] = 5.0
+            drawn.append(draw(logits_V))
+            anchor = drawn[-1][0]
+        return Proposal(tokens_m=torch.tensor([t for t, _ in drawn]), q_mV=torch.stack([q for _, q in drawn]))

@@ -1,18 +1,18 @@
-"""Plain decoding equals transformers' generate, whatever the batch; sampling follows the softmax."""
+"""Plain decoding equals transformers' generate, whatever the batch; sampling is seeded per request."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from specflow.decoding import plain
 from specflow.decoding.plain import decode_plain
-from specflow.decoding.sampling import choose_tokens
+from specflow.decoding.sampling import GREEDY, Sampling
 from specflow.targets.target import Target
 from specflow.targets.tiny import make_tiny_target
 
@@ -86,35 +86,30 @@ def test_shared_prefixes_are_computed_once(
 
 
 def test_sampling_is_seeded_and_independent_of_the_batch(target: Target, prompts: list[list[int]]) -> None:
-    seeds = list(range(len(prompts)))
-    runs = [
-        [
-            g.tokens
-            for g in decode_plain(
-                target, prompts, max_new_tokens=12, temperature=0.8, seeds=seeds, batch_size=batch_size
-            )
+    """Mixed with greedy requests and with others in another order, a request keeps its tokens."""
+    asked = [
+        (GREEDY, Sampling(temperature=0.8, seed=i), Sampling(temperature=1.5, top_k=20, frequency_penalty=0.5, seed=i))[
+            i % 3
         ]
-        for batch_size in (1, 5)
+        for i in range(len(prompts))
     ]
-    assert runs[0] == runs[1]
-    other = decode_plain(target, prompts, max_new_tokens=12, temperature=0.8, seeds=[s + 100 for s in seeds])
-    assert [g.tokens for g in other] != runs[0]
-
-
-def test_sampling_follows_the_tempered_softmax() -> None:
-    logits = torch.tensor([[2.0, 0.0, 1.0, -1.0]])
-    generator = torch.Generator().manual_seed(0)
-    draws = [choose_tokens(logits, [generator], temperature=0.5)[0] for _ in range(4000)]
-    frequencies = torch.bincount(torch.tensor(draws), minlength=4) / 4000
-    expected = torch.softmax(logits[0].double() / 0.5, dim=0)
-    assert (frequencies - expected).abs().max() < 0.02
-    ties: Tensor = torch.tensor([[0.0, 3.0, 3.0], [1.0, 1.0, 1.0]])
-    assert choose_tokens(ties, [None, None], temperature=0.0) == [1, 0]
+    alone, together = (
+        [g.tokens for g in decode_plain(target, prompts, max_new_tokens=12, sampling=asked, batch_size=size)]
+        for size in (1, 5)
+    )
+    assert alone == together
+    greedy = [g.tokens for g in decode_plain(target, prompts, max_new_tokens=12)]
+    assert [a == b for a, b in zip(alone, greedy, strict=True)][:6] == [True, False, False] * 2
+    backwards = decode_plain(target, prompts[::-1], max_new_tokens=12, sampling=asked[::-1], batch_size=3)
+    assert [g.tokens for g in backwards][::-1] == alone
+    reseeded = [replace(s, seed=s.seed + 100) for s in asked]
+    other = [g.tokens for g in decode_plain(target, prompts, max_new_tokens=12, sampling=reseeded)]
+    assert [a == b for a, b in zip(alone, other, strict=True)][:6] == [True, False, False] * 2
 
 
 def test_bad_arguments(target: Target) -> None:
     with pytest.raises(ValueError, match="at least one token"):
         decode_plain(target, [[1], []], max_new_tokens=1)
-    with pytest.raises(ValueError, match="needs one seed per prompt"):
-        decode_plain(target, [[1], [2]], max_new_tokens=1, temperature=1.0, seeds=[0])
+    with pytest.raises(ValueError, match="sampling of 1 requests for 2 prompts"):
+        decode_plain(target, [[1], [2]], max_new_tokens=1, sampling=[GREEDY])
     assert decode_plain(target, [], max_new_tokens=1) == []

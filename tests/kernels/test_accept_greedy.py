@@ -13,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specflow_kernels.accept_greedy import accept_greedy
 
-from specflow.decoding.verification import verify_greedy_chain
+from specflow.decoding.chooser import Chooser
+from specflow.decoding.sampling import GREEDY
+from specflow.decoding.verification import verify_chains
+from specflow.drafters.base import Proposal
 
 
 def by_loop(draft: list[int], target: list[int]) -> tuple[int, int]:
@@ -43,9 +46,9 @@ def test_reference_equals_a_loop(case: tuple[list[list[int]], list[list[int]]]) 
 
 def test_ties_go_to_the_lowest_id() -> None:
     logits = torch.tensor([[0.0, 5.0, 5.0], [7.0, 7.0, 7.0], [1.0, 2.0, 2.0]])
-    assert verify_greedy_chain(logits, torch.tensor([1, 0])) == (2, 1)
-    assert verify_greedy_chain(logits, torch.tensor([2, 0])) == (0, 1)
-    assert verify_greedy_chain(logits, torch.tensor([1, 1])) == (1, 0)
+    proposals = [Proposal(tokens_m=torch.tensor(tokens)) for tokens in ([1, 0], [2, 0], [1, 1])]
+    found = verify_chains(logits.expand(3, -1, -1), proposals, [Chooser(GREEDY) for _ in proposals])
+    assert found == [(2, 1), (0, 1), (1, 0)]
 
 
 def test_shapes_are_checked() -> None:

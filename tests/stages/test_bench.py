@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from specflow.config.bench import BenchParams
+from specflow.config.sampling import SamplingParams
+from specflow.decoding.sampling import sampling_of
 from specflow.stages import bench
 from specflow.stages.contract import StageError
 from tests.serving.helpers import Pipeline, make_pipeline
@@ -71,7 +74,7 @@ def test_circumstances_are_stated(pipeline: Pipeline, tmp_path: Path) -> None:
     run(pipeline, context)
     record = json.loads((context.output / "result.json").read_text())
     assert record["concurrency"] == 1
-    assert record["sampling"] == {"name": "greedy", "temperature": 0.0}
+    assert (record["sampling"]["name"], record["sampling"]["temperature"]) == ("greedy", 0.0)
     assert record["engine"]["precision"] == "fp32"
     assert record["drafter"]["name"] == "tiny"
     assert record["drafter"]["num_proposals"] == 3
@@ -90,6 +93,28 @@ def test_circumstances_are_stated(pipeline: Pipeline, tmp_path: Path) -> None:
     other = rates["generate, float32"]
     assert other["plain_over_this"] == pytest.approx(own / other["tokens_per_second"])
     assert other["decode_tokens"] == 2 * 3
+
+
+def test_sampled_bench(pipeline: Pipeline, tmp_path: Path) -> None:
+    """Both modes sample, seeded per prompt; two runs decode the same, and outputs are not compared."""
+    sampling = SamplingParams(temperature=1.2, top_p=0.9, draft_temperature=1.0, seed=3)
+    counts = []
+    for name in ("a", "b"):
+        context = FakeContext(tmp_path / name)
+        metrics = run(pipeline, context, sampling=sampling, compare_transformers=False)
+        record = json.loads((context.output / "result.json").read_text())
+        assert record["sampling"] == {"name": "sampled", **sampling.model_dump()}
+        assert record["equality"] is None
+        assert "differing_prompts" not in metrics
+        rows = [json.loads(line) for line in (context.output / "rounds.jsonl").read_text().splitlines()]
+        counts.append([(r["accepted"], r["delivered"]) for row in rows for r in row["rounds"]])
+    assert counts[0] == counts[1]
+    first, other = (sampling_of(sampling, prompt) for prompt in ([1, 2], [1, 3]))
+    assert first.seed != other.seed
+    assert first == sampling_of(sampling, [1, 2])
+    assert (first.temperature, first.top_p, first.draft_temperature) == (1.2, 0.9, 1.0)
+    with pytest.raises(ValidationError, match="nothing is sampled at temperature 0"):
+        SamplingParams(top_k=5, draft_temperature=1.0)
 
 
 def test_generate_gives_the_same_tokens_as_plain_decoding(pipeline: Pipeline) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from specflow.config.regenerate import PromptSource, RegenerateParams
 from specflow.decoding.records import Generation
+from specflow.decoding.sampling import Sampling
 from specflow.stages import regenerate
 from specflow.stages.contract import StageError
 from tests.stages.pipeline_helpers import FakeContext, inputs, tiny_target, tree, write_lines
@@ -38,10 +39,12 @@ class FakeDecoder:
         *,
         max_new_tokens: int,
         on_done: Callable[[int, Generation], None],
-        seeds: Sequence[int],
+        sampling: Sequence[Sampling],
         **options: Any,
     ) -> list[Generation]:
+        seeds = [s.seed for s in sampling]
         self.prompts, self.options = [list(p) for p in prompts], {"seeds": seeds, **options}
+        self.options["filters"] = {(s.temperature, s.top_p, s.top_k) for s in sampling}
         (end,) = target.end_ids
         done = []
         for n, i in enumerate(sorted(range(len(prompts)), key=lambda i: len(prompts[i]))):
@@ -180,8 +183,8 @@ def test_each_row_has_its_own_seed(root: Path, tmp_path: Path, monkeypatch: pyte
         decoder = use(monkeypatch, FakeDecoder())
         train = [prompt(t, id=t) for t in texts]
         context = FakeContext(tmp_path / f"{seed}-{len(texts)}")
-        run(root, context, params(tmp_path, train=train, seed=seed, temperature=0.7))
-        assert decoder.options["temperature"] == 0.7
+        run(root, context, params(tmp_path, train=train, seed=seed, temperature=0.7, top_p=0.9, top_k=5))
+        assert decoder.options["filters"] == {(0.7, 0.9, 5)}
         assert not rows(context)[0]["greedy"]
         by_prompt = {tuple(p): s for p, s in zip(decoder.prompts, decoder.options["seeds"], strict=True)}
         return {r["id"]: by_prompt[tuple(r["prompt_ids"])] for r in rows(context)}

@@ -6,12 +6,15 @@ G key heads, d head size.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specflow.drafters.base import Draw, Proposal, draw_rows
 from specflow.drafters.dflash.network import DFlashNetwork, Layer
 from specflow.drafters.linear import Linear, frozen_linear
 from specflow.drafters.rope import cos_sin, rotate
@@ -67,6 +70,12 @@ class DFlashProposer:
         """Committed positions."""
         return self._length
 
+    def fork(self) -> Self:
+        other = copy.copy(self)  # the weights are shared
+        other._block_BH = self._block_BH.clone()
+        other.reset(0)
+        return other
+
     @torch.no_grad()
     def reset(self, capacity: int) -> None:
         g = self.geometry
@@ -102,6 +111,11 @@ class DFlashProposer:
     def propose(self, anchor: int) -> Tensor:
         """``[B - 1]`` int64 proposals; ties go to the lowest id."""
         return self.logits(anchor).argmax(dim=-1)
+
+    @torch.no_grad()
+    def sample(self, anchor: int, draw: Draw) -> Proposal:
+        """``[B - 1]`` int64 proposals, each drawn from its row; rows do not see each other's tokens."""
+        return draw_rows(self.logits(anchor), draw)
 
     @torch.no_grad()
     def logits(self, anchor: int) -> Tensor:

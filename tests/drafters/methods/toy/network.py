@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from specflow.drafters.base import Draw, Proposal, draw_rows
 from specflow.drafters.registry import Host
 
 
@@ -26,6 +27,9 @@ class ToyProposer:
         self.num_proposals, self.layer_ids = len(network.maps), network.layer_ids
         self.reset(0)
 
+    def fork(self) -> ToyProposer:
+        return ToyProposer(self._network, self._host)
+
     def reset(self, capacity: int) -> None:
         self._last_H = torch.zeros(self._network.hidden_size)
 
@@ -41,3 +45,6 @@ class ToyProposer:
 
     def propose(self, anchor: int) -> Tensor:
         return self._host.head(self.hidden(anchor)).argmax(dim=-1)
+
+    def sample(self, anchor: int, draw: Draw) -> Proposal:
+        return draw_rows(self._host.head(self.hidden(anchor)), draw)
