@@ -26,7 +26,7 @@ quickstart: setup ## A real model, from prompts to a measured speed-up
 	$(BIN)/specflow run full-pipeline --config configs/quickstart.yaml
 
 test: setup-dev ## Tests, in two processes; pass arguments with ARGS="..."
-	$(ONE_THREAD) $(BIN)/python -m pytest $(ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-sglang: setup-dev ## Tests against a real SGLang server; SPECFLOW_SGLANG_PYTHON names the python of its environment
 	@test -x "$${SPECFLOW_SGLANG_PYTHON:-}" || { echo "set SPECFLOW_SGLANG_PYTHON to the python of an environment with SGLang"; exit 2; }
