@@ -31,6 +31,7 @@ def pass_bytes(
     of_context = 2 * g.num_features * g.hidden_size + 2 * g.hidden_size + g.num_layers * 5 * kv
     # The gradient of a head row's loss is kept beside the row; a teacher's row beside both.
     of_head = (4 + soft_targets) * g.hidden_size
-    # A chunk's logits, their softmax, the teacher's, and what the products and the allocator keep beside them.
-    chunks = 5 * min(max(CHUNK_LOGITS, softmax_rows), proposals * softmax_rows) + 4 * CHUNK_SCORES
+    # A chunk's logits, their softmax, the teacher's, and what the products and the allocator keep beside them: the
+    # same step was seen to peak at 118 and at 145 MB, one buffer apart.
+    chunks = 6 * min(max(CHUNK_LOGITS, softmax_rows), proposals * softmax_rows) + 4 * CHUNK_SCORES
     return 4 * (rows * (g.num_layers * kept + transient) + context_rows * of_context + proposals * of_head + chunks)
