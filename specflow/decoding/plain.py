@@ -9,14 +9,15 @@ within fp32 rounding (about 1e-6 relative): kernels add in an order that depends
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 import torch
 
 from specflow.decoding.chooser import Chooser, choose_tokens
 from specflow.decoding.records import Generation
-from specflow.decoding.sampling import GREEDY, Sampling
+from specflow.decoding.sampling import Sampling
+from specflow.decoding.slots import Plan, run, sampling_of_each
 from specflow.targets.target import Target
 
 MIN_SHARED_PREFIX = 16
@@ -32,17 +33,6 @@ class _Slot:
     generation: Generation
     chooser: Chooser
     first_token_at: float
-
-
-@dataclass(slots=True, kw_only=True)
-class _Plan:
-    """What all requests of a call have in common."""
-
-    target: Target
-    max_new_tokens: int
-    sampling: Sequence[Sampling]
-    on_done: Callable[[int, Generation], None] | None
-    results: dict[int, Generation] = field(default_factory=dict)
 
 
 def decode_plain(
@@ -61,28 +51,18 @@ def decode_plain(
     """
     if any(not prompt for prompt in prompts) or max_new_tokens < 1 or batch_size < 1:
         raise ValueError("expected prompts of at least one token, max_new_tokens >= 1 and batch_size >= 1")
-    asked = [GREEDY] * len(prompts) if sampling is None else sampling
-    if len(asked) != len(prompts):
-        raise ValueError(f"sampling of {len(asked)} requests for {len(prompts)} prompts: expected one of each")
+    asked = sampling_of_each(sampling, requests=len(prompts))
     if not prompts:
         return []
-    plan = _Plan(target=target, max_new_tokens=max_new_tokens, sampling=asked, on_done=on_done)
-    # Neighbours of similar length waste the least of a pass; the longest first keep its end cheap.
-    waiting = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), -i))
-    batch = _Batch(plan, width=min(batch_size, len(prompts)), longest=max(map(len, prompts)))
-    while waiting or batch.active:
-        while waiting and batch.active < batch.width:
-            request = waiting.pop()
-            batch.admit(request, list(prompts[request]))
-        if batch.active:
-            batch.step()
+    plan = Plan(target=target, max_new_tokens=max_new_tokens, sampling=asked, on_done=on_done)
+    run(_Batch(plan, width=min(batch_size, len(prompts)), longest=max(map(len, prompts))), prompts)
     return [plan.results[i] for i in range(len(prompts))]
 
 
 class _Batch:
     """Slots ``0 .. active`` are running; the cache rows behind them are free but may hold a reusable prefix."""
 
-    def __init__(self, plan: _Plan, *, width: int, longest: int) -> None:
+    def __init__(self, plan: Plan, *, width: int, longest: int) -> None:
         self.plan, self.width = plan, width
         self.cache = plan.target.new_cache(width, longest + plan.max_new_tokens)
         self.slots: list[_Slot] = []
@@ -134,9 +114,7 @@ class _Batch:
         result.finish = "stop" if stopped else "length"
         result.decode_seconds = now - slot.first_token_at
         self._release(row)
-        plan.results[slot.request] = result
-        if plan.on_done is not None:
-            plan.on_done(slot.request, result)
+        plan.finish(slot.request, result)
 
     def _release(self, row: int) -> None:
         """Close the gap with the last running slot, so that the running ones stay one slice of the cache."""

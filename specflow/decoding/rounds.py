@@ -7,28 +7,16 @@ Legend: B running requests, R = m + 1 rows, K captured layers, H hidden size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 import torch
 
 from specflow.decoding.chooser import Chooser, Drafting, choose_tokens
 from specflow.decoding.records import Generation, Round
-from specflow.decoding.sampling import Sampling
+from specflow.decoding.slots import Plan
 from specflow.decoding.verification import verify_chains
 from specflow.drafters.base import Proposal, Proposer, Samples
-from specflow.targets.target import Target
-
-
-@dataclass(slots=True, kw_only=True)
-class Plan:
-    """What all requests of a call have in common."""
-
-    target: Target
-    max_new_tokens: int
-    on_done: Callable[[int, Generation], None] | None
-    results: dict[int, Generation] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +53,7 @@ class Rounds:
     def active(self) -> int:
         return len(self._slots)
 
-    def admit(self, request: int, prompt: list[int], sampling: Sampling) -> None:
+    def admit(self, request: int, prompt: list[int]) -> None:
         """Prefill ``prompt`` into the first free row and emit its first token."""
         plan, row, begin = self.plan, self.active, perf_counter()
         if int(self._cache.committed_B[row]):
@@ -73,7 +61,7 @@ class Rounds:
         view = self._cache.rows(row, 1)
         output = plan.target.forward(torch.tensor([prompt]), view, layer_ids=self._layer_ids)
         view.commit(len(prompt))
-        chooser = Chooser(sampling)
+        chooser = Chooser(plan.sampling[request])
         first = choose_tokens(plan.target.head(output.last_hidden_BTH[:, -1]), [chooser])
         now = perf_counter()
         generation = Generation(prompt_length=len(prompt), tokens=[], finish="length", prefill_seconds=now - begin)
@@ -154,9 +142,7 @@ class Rounds:
             self._cache.copy(source=last, destination=row, length=int(self._cache.committed_B[last]))
             self._slots[row] = moved
         self._free.append(done.proposer)
-        self.plan.results[done.request] = done.generation
-        if self.plan.on_done is not None:
-            self.plan.on_done(done.request, done.generation)
+        self.plan.finish(done.request, done.generation)
 
 
 def _cut(tokens: list[int], *, room: int, ends: frozenset[int]) -> tuple[list[int], str | None]:

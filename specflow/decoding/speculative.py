@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from specflow.decoding.records import Generation
-from specflow.decoding.rounds import Plan, Rounds
+from specflow.decoding.rounds import Rounds
 from specflow.decoding.sampling import GREEDY, Sampling
+from specflow.decoding.slots import Plan, run, sampling_of_each
 from specflow.drafters.base import Proposer, Samples
 from specflow.targets.target import Target
 
@@ -45,23 +46,13 @@ def decode_speculative_batch(
             f"a prompt of {shortest} tokens, {max_new_tokens} new ones and a batch of {batch_size}: "
             "expected at least 1 of each"
         )
-    asked = list(sampling) if sampling is not None else [GREEDY] * len(prompts)
-    if len(asked) != len(prompts):
-        raise ValueError(f"sampling of {len(asked)} requests for {len(prompts)} prompts: expected one of each")
+    asked = sampling_of_each(sampling, requests=len(prompts))
     if any(s.draft_temperature for s in asked) and not isinstance(proposer, Samples):
         raise ValueError(
             f"draft_temperature above 0: {type(proposer).__name__} cannot draw its proposals; use draft_temperature 0"
         )
     if not prompts:
         return []
-    plan = Plan(target=target, max_new_tokens=max_new_tokens, on_done=on_done)
-    # Neighbours of similar length waste the least of a pass; the longest first keep its end cheap.
-    waiting = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), -i))
-    rounds = Rounds(plan, proposer, width=min(batch_size, len(prompts)), longest=max(map(len, prompts)))
-    while waiting or rounds.active:
-        while waiting and rounds.active < rounds.width:
-            request = waiting.pop()
-            rounds.admit(request, list(prompts[request]), asked[request])
-        if rounds.active:
-            rounds.step()
+    plan = Plan(target=target, max_new_tokens=max_new_tokens, sampling=asked, on_done=on_done)
+    run(Rounds(plan, proposer, width=min(batch_size, len(prompts)), longest=max(map(len, prompts))), prompts)
     return [plan.results[i] for i in range(len(prompts))]

@@ -19,7 +19,7 @@ from specflow.features.contract import CONTRACT_FILE, FeatureContract
 from specflow.features.document import Document
 from specflow.features.location import ELSEWHERE, Bucket, Directory, Place, StorageError, kept_elsewhere
 from specflow.features.quantise import dequantise
-from specflow.features.shard import MARKER, DamagedShard, checksum, verify_shard
+from specflow.features.shard import DamagedShard, verify_shard
 
 STORE = "store"
 DOCUMENTS = "documents.json"
@@ -70,9 +70,7 @@ class FeatureReader:
 
         def opened(number: int) -> dict[str, Any]:
             place = root.child(shard_name(number))
-            verify_shard(place, checksums=checksums)
-            if bucket and checksum([place.read(MARKER)]) != listed[shard_name(number)]:
-                raise DamagedShard(f"{place}: {MARKER} is not the one this artifact was made with; capture it again")
+            verify_shard(place, checksums=checksums, marker=listed.get(shard_name(number)))
             return _open(place, self.contract)
 
         for number, arrays in enumerate((self._pool.map if self._pool else map)(opened, range(attributes["shards"]))):

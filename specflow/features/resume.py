@@ -11,13 +11,11 @@ class NotUsable(Exception):
     """A shard that is there and must be made again; the message says why."""
 
 
-def finished_notes(writer: FeatureWriter, number: int, digest: str) -> Notes | None:
-    """The notes of a shard that is whole and of the task with this ``digest``; none if there is no shard.
+def finished_notes(writer: FeatureWriter, number: int, digest: str) -> Notes:
+    """The notes of a shard that is there, whole and of the task with this ``digest``.
 
     Raises :class:`NotUsable` after removing one that is damaged or of another task.
     """
-    if not writer.exists(number):
-        return None
     try:
         verify_shard(writer.shard(number))
         notes: Notes = writer.extra(number, NOTES)

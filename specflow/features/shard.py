@@ -93,10 +93,11 @@ def stored_bytes(marker: Mapping[str, Any]) -> int:
     return sum(int(entry["size"]) for entry in marker["files"].values())
 
 
-def verify_shard(place: Path | Place, *, checksums: bool = True) -> None:
+def verify_shard(place: Path | Place, *, checksums: bool = True, marker: str | None = None) -> None:
     """Raise :class:`DamagedShard` unless ``place`` is exactly what was committed.
 
-    Without ``checksums`` only presence and sizes are compared.
+    Without ``checksums`` only presence and sizes are compared. ``marker``: checksum that the marker must have, so that
+    a whole shard of another capture is not taken for this one.
     """
     place = Directory(place) if isinstance(place, Path) else place
     sizes = place.sizes()
@@ -113,6 +114,8 @@ def verify_shard(place: Path | Place, *, checksums: bool = True) -> None:
             raise DamagedShard(f"{place}: file {name!r} has {sizes[name]} bytes, {entry['size']} were committed")
         if checksums and checksum(place.stream(name)) != entry[CHECKSUM]:
             raise DamagedShard(f"{place}: file {name!r} has another checksum than was committed")
+    if marker is not None and checksum([place.read(MARKER)]) != marker:
+        raise DamagedShard(f"{place}: {MARKER} is not the one this artifact was made with; capture it again")
 
 
 def _entry(root: Path, name: str, known: Mapping[str, str]) -> dict[str, int | str]:

@@ -23,6 +23,7 @@ from specflow.targets.retrying import (
     Retrying,
     ServerError,
     failure_name,
+    http_client,
     retry_after,
     said,
 )
@@ -48,13 +49,7 @@ class OpenAIClient:
         self.url, self.retried = url, 0
         self._end = asyncio.Event()
         self._key, self._retrying = api_key, retrying
-        self._http = httpx.AsyncClient(
-            base_url=f"{url}/",
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS), pool=None),
-            limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
-            trust_env=False,  # a proxy or a netrc file of the user's is no parameter of ours
-        )
+        self._http = http_client(f"{url}/", api_key=api_key, timeout=timeout, concurrency=concurrency)
 
     def end(self) -> None:
         self._end.set()

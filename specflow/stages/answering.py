@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specflow.config.regenerate import RegenerateParams
+from specflow.stages.api_key import read_api_key
 from specflow.stages.contract import Context, Progress, StageError
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _from_server(session: Session, params: RegenerateParams, follow: Callable[[D
     server = Server(
         url=asked.url,
         model=asked.model,
-        api_key=_key(asked.api_key_file),
+        api_key=read_api_key(asked.api_key_file, option="regenerate: server.api_key_file"),
         retrying=Retrying(retries=asked.retries, backoff=asked.backoff),
         timeout=asked.timeout,
         concurrency=asked.concurrency,
@@ -163,15 +164,6 @@ def _from_server(session: Session, params: RegenerateParams, follow: Callable[[D
     )
     if session.waiting():
         answer_all(session, server, sampling, on_answer=follow)
-
-
-def _key(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    key = path.read_text(encoding="utf-8").strip()
-    if not key or not key.isascii() or not key.isprintable():
-        raise StageError(f"regenerate: server.api_key_file {path}: expected one line with the key")
-    return key
 
 
 def _metrics(session: Session, seconds: float, target: Target | None, params: RegenerateParams) -> dict[str, Any]:

@@ -188,14 +188,12 @@ class _Capture:
     def _keep_finished(self) -> None:
         from specflow.features.resume import NotUsable, finished_notes
 
-        for number in range(len(self._plan)):
+        for number in filter(self._writer.exists, range(len(self._plan))):
+            digest = self._task(number).digest(self._contract.hash)
             try:
-                notes = finished_notes(self._writer, number, self._task(number).digest(self._contract.hash))
+                self._notes[number] = finished_notes(self._writer, number, digest)
             except NotUsable as reason:
                 self._context.log(f"{reason}: it is captured again")
-                continue
-            if notes is not None:
-                self._notes[number] = notes
         if self._notes:
             self._context.log(f"{len(self._notes)} of {len(self._plan)} shards are already captured")
 
@@ -240,13 +238,14 @@ class _Capture:
             self._engine(missing, workers) as job,
             self._context.progress("capture", total=total, unit="tokens") as progress,
         ):
+            target = self._target() if workers == 1 else None
             begin = time.perf_counter()  # a server has started by now
             progress.advance(total - self._computed)
             made = make_shards(
                 job,
                 (self._task(n) for n in missing),
                 workers=workers,
-                target=self._target() if workers == 1 else None,
+                target=target,
                 logs=self._context.scratch / "logs",
                 advance=progress.advance,
                 retried=self._retried.append,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specflow.config.capture import CaptureParams
+from specflow.stages.api_key import read_api_key
 from specflow.stages.contract import Context, Problem, StageError
 from specflow.stages.machine import remembered
 
@@ -146,7 +147,7 @@ def _access(params: CaptureParams, url: str) -> Access:
     section = params.sglang
     return Access(
         url=url,
-        api_key=None if section.api_key_file is None else section.api_key_file.read_text(encoding="utf-8").strip(),
+        api_key=read_api_key(section.api_key_file, option="capture: sglang.api_key_file"),
         retrying=Retrying(retries=section.retries, backoff=section.backoff),
         timeout=section.timeout,
         concurrency=section.concurrency,

@@ -1,4 +1,4 @@
-"""When and how long to wait before a server is asked again, and what is said when it cannot be used."""
+"""How a server is reached, how long to wait before it is asked again, and what is said when it cannot be used."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ CONNECT_SECONDS = 10.0
 MESSAGE_LENGTH = 300
 MOST_TIMEOUTS = 1
 """A request that the server works on for longer than the timeout is asked again once: it will take as long again."""
+
+
+def http_client(base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> httpx.AsyncClient:
+    """Connections to one server, as many as there are requests in flight."""
+    return httpx.AsyncClient(
+        base_url=base_url,
+        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+        timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS), pool=None),
+        limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
+        trust_env=False,  # a proxy or a netrc file of the user's is no parameter of ours
+    )
 
 
 class ServerError(Exception):

@@ -14,25 +14,17 @@ from torch import Tensor
 
 from specflow.config.drafter import TrainParams
 from specflow.drafters.anchors import document_order, legal_anchors, sample_anchors
-from specflow.drafters.training import Source
+from specflow.drafters.training import Source, Text
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of features kept in memory; what lies beyond is read when needed."""
 
 
-class StoredDocument(Protocol):
+class StoredDocument(Text, Protocol):
     """See ``specflow.features.document.Document``."""
 
     @property
-    def index(self) -> int: ...
-    @property
     def kind(self) -> str: ...
-    @property
-    def token_ids_T(self) -> Tensor: ...
-    @property
-    def supervised_T(self) -> Tensor: ...
-    @property
-    def features_TKH(self) -> Tensor: ...
     @property
     def last_hidden_TH(self) -> Tensor: ...
 

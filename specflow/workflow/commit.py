@@ -83,7 +83,7 @@ class Attempt:
         destination = self._store.path(record.kind, record.key)
         destination.parent.mkdir(parents=True, exist_ok=True)
         self.output.rename(destination)
-        _flush(destination.parent)
+        flush(destination.parent)
         shutil.rmtree(self.path)
         return record.artifact(destination)
 
@@ -102,7 +102,8 @@ class Attempt:
         return files
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """On disk when this returns: the content of a file, or the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -113,5 +114,5 @@ def _flush(path: Path) -> None:
 def _flush_tree(root: Path) -> None:
     for directory, _, names in os.walk(root, topdown=False):
         for name in names:
-            _flush(Path(directory, name))
-        _flush(Path(directory))
+            flush(Path(directory, name))
+        flush(Path(directory))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from filelock import Timeout
 from specflow.config.capture import CaptureParams
 from specflow.features.location import Bucket, keep_elsewhere, kept_elsewhere
 from specflow.stages.contract import Artifact, Inputs, Progress, StageError
+from specflow.workflow.commit import flush
 from specflow.workflow.keys import hash_file
 from specflow.workflow.record import ArtifactRecord, describe_environment
 from specflow.workflow.registry import STAGES
@@ -189,10 +189,10 @@ def _differences(record: ArtifactRecord) -> str:
 
 def _replace(source: Path, destination: Path) -> None:
     """Put a file in place of another in one step, on disk before it is seen."""
-    _flush(source)
+    flush(source)
     destination.parent.mkdir(parents=True, exist_ok=True)
     source.replace(destination)
-    _flush(destination.parent)
+    flush(destination.parent)
 
 
 def _put_aside(store: ArtifactStore, key: str, names: list[str]) -> None:
@@ -201,14 +201,6 @@ def _put_aside(store: ArtifactStore, key: str, names: list[str]) -> None:
         destination = root / name
         destination.parent.mkdir(parents=True, exist_ok=True)
         (store.path(KIND, key) / name).rename(destination)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,19 +13,8 @@ from specflow.decoding import plain
 from specflow.decoding.plain import decode_plain
 from specflow.decoding.sampling import GREEDY, Sampling
 from specflow.targets.target import Target
-from specflow.targets.tiny import make_tiny_target
 
 LIMIT = 40
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    path = make_tiny_target(tmp_path_factory.mktemp("tiny"), 0)
-    config = path / "generation_config.json"
-    values = json.loads(config.read_text())
-    # A second end token that some answers contain, so that some stop and some reach the limit.
-    config.write_text(json.dumps({**values, "eos_token_id": [values["eos_token_id"], 222]}))
-    return Target.load(path, threads=1)
 
 
 @pytest.fixture(scope="module")

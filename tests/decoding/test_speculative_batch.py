@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
@@ -13,7 +11,6 @@ from specflow.decoding.speculative import decode_speculative, decode_speculative
 from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.drafters.dflash.proposer import DFlashProposer
 from specflow.targets.target import Target
-from specflow.targets.tiny import make_tiny_target
 from tests.decoding.proposers import NextTokenProposer, ScriptedProposer
 from tests.decoding.table_target import TableProposer, TableTarget
 from tests.drafters.helpers import geometry
@@ -21,16 +18,6 @@ from tests.drafters.helpers import geometry
 torch.set_num_threads(1)
 LIMIT = 24
 M = 3
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    path = make_tiny_target(tmp_path_factory.mktemp("tiny"), 0)
-    config = path / "generation_config.json"
-    values = json.loads(config.read_text())
-    # A second end token that some answers contain, so that some stop and some reach the limit.
-    config.write_text(json.dumps({**values, "eos_token_id": [values["eos_token_id"], 222]}))
-    return Target.load(path, threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,12 @@ import httpx
 import orjson
 
 from specflow.targets.retrying import (
-    CONNECT_SECONDS,
     MOST_TIMEOUTS,
     RETRIED,
     Retrying,
     ServerError,
     failure_name,
+    http_client,
     retry_after,
     said,
 )
@@ -36,13 +36,7 @@ class SglangClient:
     def __init__(self, url: str, *, api_key: str | None, retrying: Retrying, timeout: float, concurrency: int) -> None:
         self.url, self.retried = url, 0
         self._key, self._retrying = api_key, retrying
-        self._http = httpx.AsyncClient(
-            base_url=url,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS), pool=None),
-            limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
-            trust_env=False,  # a proxy or a netrc file of the user's is no parameter of ours
-        )
+        self._http = http_client(url, api_key=api_key, timeout=timeout, concurrency=concurrency)
 
     async def facts(self) -> ServerFacts:
         """What the server says of itself. One try; raises :class:`ServerError`."""
