@@ -28,7 +28,7 @@ def config_keys(top: Set[str], **sections: Keys) -> Rule:
     """Exactly these keys at the top and in each named section."""
 
     def check(draft: Draft) -> Iterator[Finding]:
-        places = [("config.json", set(draft.config), top, frozenset[str]())]
+        places: list[tuple[str, Set[str], Set[str], Set[str]]] = [("config.json", set(draft.config), top, set())]
         places += [(f"config.json {name}", set(draft.config.get(name) or {}), *keys) for name, keys in sections.items()]
         for where, found, allowed, optional in places:
             for key in sorted(found - allowed):
