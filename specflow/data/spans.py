@@ -9,9 +9,10 @@ Renderings bound it, by longest common token prefix and suffix, never by searchi
   inserts) and the tokens after it (turn end, newline). Where the template's text ends with a special token,
   that token is the border, and nothing that contents happen to share belongs to the template.
 
-Supervised are the content and the token that ends the turn, never another template token, nor one between
-the two. A token that merges the end of the header with the start of the content belongs to the content. Where a turn
-has reasoning that the template renders, everything after the header is the target's to write.
+Supervised are the content and the turn's end, and never another token of the template. The end is everything from
+the content to the token that stops generation: nobody but the target writes there when it serves. A token that merges
+the end of the header with the start of the content belongs to the content. Where a turn has reasoning that the
+template renders, everything after the header is the target's to write.
 """
 
 from __future__ import annotations
@@ -46,22 +47,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A turn in ``encoded``, which ends with it: supervised are tokens ``start`` to ``content_end``, and ``stop``."""
+    """A turn in ``encoded``, which ends with it: supervised are tokens ``start`` to ``end``."""
 
     encoded: Encoded
     start: int
-    content_end: int
-    """One past the content."""
-    stop: int | None
-    """The token that ends the turn; the template may write others before it."""
+    end: int
+    """One past the token that ends the turn, or past the content where none does."""
     ended: bool
     reasoning_dropped: bool
     calls_left_out: bool = False
-
-    @property
-    def end(self) -> int:
-        """One past the last supervised token."""
-        return self.content_end if self.stop is None else self.stop + 1
 
 
 def rows_of(
@@ -113,9 +107,7 @@ def _row(spans: Sequence[_Span], *, rewritten: bool) -> Row:
     ids = spans[-1].encoded.ids
     supervised = [False] * len(ids)
     for span in spans:
-        supervised[span.start : span.content_end] = [True] * (span.content_end - span.start)
-        if span.stop is not None:
-            supervised[span.stop] = True
+        supervised[span.start : span.end] = [True] * (span.end - span.start)
     return Row(
         ids=ids,
         supervised=supervised,
@@ -144,16 +136,16 @@ def _span(
             start = asked  # The content itself opens with it (a think tag the target wrote), so it is no insertion.
     dropped = turn.reasoning == "dropped"
     if turn.message.get("tool_calls") and not supervise_tool_calls:
-        return _Span(encoded, start, max(start, _before_calls(chat, turn)), None, True, dropped, calls_left_out=True)
+        return _Span(encoded, start, max(start, _before_calls(chat, turn)), True, dropped, calls_left_out=True)
     tail = max(other.suffix(ids) for other in others)
     content_end = max(len(ids) - tail, start)
     if unfinished:
-        return _Span(encoded, start, content_end, None, True, dropped)
+        return _Span(encoded, start, content_end, True, dropped)
     stop = _stop(renderer, ids, content_end, end_ids)
     if stop is None:  # A call may end by a token of its own, which no other turn has.
         ended = content_end > start and (ids[content_end - 1] in end_ids or renderer.is_special(ids[content_end - 1]))
-        return _Span(encoded, start, content_end, None, ended, dropped)
-    return _Span(encoded, start, content_end, stop, True, dropped)
+        return _Span(encoded, start, content_end, ended, dropped)
+    return _Span(encoded, start, stop + 1, True, dropped)
 
 
 def _before_calls(chat: Chat, turn: RenderedTurn) -> int:

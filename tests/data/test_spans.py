@@ -109,10 +109,11 @@ def test_template_that_ignores_the_generation_flag_does_not_supervise_its_header
     assert (row.ids, row.supervised) == brute_force(tok, chatml(messages))
 
 
-def test_text_of_the_template_before_the_turn_end_is_not_supervised() -> None:
+def test_text_of_the_template_before_the_turn_end_is_the_targets_to_write() -> None:
+    """Serving adds nothing between an answer and its end token: nobody else can write what stands there."""
     tok = tokenizer(CHATML.replace("{{ m.content }}", "{{ m.content }}\n[end]"))
     (row,) = rows(tok, [user("q"), assistant("answer"), user("q"), assistant("ow")])
-    assert supervised_text(tok, row) == "answer<|im_end|>ow<|im_end|>"
+    assert supervised_text(tok, row) == "answer\n[end]<|im_end|>ow\n[end]<|im_end|>"
     assert tok.decode(row.ids[: row.prompt_length]).endswith("assistant\n")
 
 

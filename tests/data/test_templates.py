@@ -37,7 +37,7 @@ def rendered(tok: Any, messages: list[dict[str, Any]], **more: Any) -> str:
 
 
 def marked(tok: Any, end: str, messages: list[dict[str, Any]], last_only: bool) -> tuple[list[int], list[bool]]:
-    """Ids, and whether a token overlaps a content, or is the one that ends the turn after it."""
+    """Ids, and whether a token overlaps a content, or what follows it up to the end of the turn."""
     mine = [i for i, m in enumerate(messages) if m["role"] == "assistant"][-1 if last_only else 0 :]
     wrapped = [
         {**m, "content": OPEN + m["content"] + CLOSE} if i in mine else m for i, m in enumerate(messages)
@@ -49,8 +49,7 @@ def marked(tok: Any, end: str, messages: list[dict[str, Any]], last_only: bool) 
             content, rest = piece.split(CLOSE)
             stop = rest.index(end) + len(end)
             text += content + rest
-            wanted += [True] * len(content) + [False] * (stop - len(end)) + [True] * len(end)
-            wanted += [False] * (len(rest) - stop)
+            wanted += [True] * (len(content) + stop) + [False] * (len(rest) - stop)
         else:
             text += piece
             wanted += [inside] * len(piece)
@@ -117,12 +116,34 @@ def test_thoughts_are_supervised_after_what_is_served(name: str, data: st.DataOb
         assert [part.strip() for part in said] == [turn["reasoning_content"], turn["content"] + FAMILIES[name].end]
 
 
-def test_what_the_template_writes_between_content_and_turn_end_is_not_supervised() -> None:
-    (row,) = rows_of(renderer("llama2"), THREE, end_ids("llama2"))
-    tokens = tokenizer_of("llama2").convert_ids_to_tokens(row.ids)
-    ends = [i for i, t in enumerate(tokens) if t == "</s>"]
-    assert [tokens[i - 1 : i + 1] for i in ends] == [["▁", "</s>"]] * 3
-    assert [row.supervised[i - 2 : i + 1] for i in ends] == [[True, False, True]] * 3
+@pytest.mark.parametrize(
+    ("name", "between"), [("llama2", ["▁"]), ("command_r", ["<|END_RESPONSE|>"]), ("chatml", []), ("mistral", [])]
+)
+def test_everything_from_the_content_to_the_turn_end_is_the_targets(name: str, between: list[str]) -> None:
+    """Serving writes the header and reads until the end token; what a template has between them the target writes."""
+    (row,) = rows_of(renderer(name), THREE, end_ids(name))
+    tokens = tokenizer_of(name).convert_ids_to_tokens(row.ids)
+    last = len(between) + 1
+    ends = [i + 1 for i, mine in enumerate(row.supervised) if mine and not [*row.supervised, False][i + 1]]
+    assert len(ends) == 3
+    for end, turn in zip(ends, THREE[1::2], strict=True):
+        assert tokens[end - last : end] == [*between, FAMILIES[name].end]
+        assert row.supervised[end - last - 1 : end] == [True] * (last + 1)
+        content = tokenizer_of(name).decode(row.ids[end - last - 1 : end - last]).strip()
+        assert turn["content"].endswith(content)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - THOUGHT_IN_HEADER))
+def test_a_turn_is_supervised_in_one_piece(name: str) -> None:
+    """As it is in what the target has written itself: from the first token of the answer to the one that ends it."""
+    rows = rows_of(renderer(name), THREE, end_ids(name))
+    tok = tokenizer_of(name)
+    spans = [ids for row in rows for ids in supervised_ids(row)]
+    assert len(spans) == 3
+    ends = end_ids(name)
+    for ids, turn in zip(spans, THREE[1::2], strict=True):
+        assert [i for i in ids if i in ends] == ids[-1:]
+        assert turn["content"] in tok.decode(ids)
 
 
 @pytest.mark.parametrize("answer", ["5 apples", "7", "北京", "The answer", "  x", "one", "(a)"])
