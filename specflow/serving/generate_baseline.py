@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from specflow.decoding.records import Generation
+from specflow.targets.pretrained import load_causal_model
 
 DTYPES = ("float32", "bfloat16")
 
@@ -18,9 +19,7 @@ class GenerateBaseline:
     """Greedy ``generate`` of one prompt at a time, with the time from the first token to the last."""
 
     def __init__(self, path: Path, *, dtype: str) -> None:
-        from transformers import AutoModelForCausalLM
-
-        self._model = AutoModelForCausalLM.from_pretrained(str(path), dtype=getattr(torch, dtype)).eval()
+        self._model = load_causal_model(path, dtype=getattr(torch, dtype)).eval()
 
     @torch.inference_mode()
     def decode(self, prompt: Sequence[int], *, max_new_tokens: int) -> Generation:

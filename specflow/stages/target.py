@@ -93,9 +93,10 @@ def run(inputs: Inputs, params: TargetParams, context: Context) -> Metrics:
 def _load(source: Source, params: TargetParams, context: Context) -> tuple[Any, Any, str | None]:
     """Model on the CPU in ``params.dtype``, tokenizer, and the commit that a hub's revision stood for."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     from specflow.targets.gguf import load_gguf
+    from specflow.targets.pretrained import load_causal_model
     from specflow.targets.tiny import make_tiny_target
 
     dtype = getattr(torch, params.dtype)
@@ -111,7 +112,7 @@ def _load(source: Source, params: TargetParams, context: Context) -> tuple[Any, 
         patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
         path = Path(snapshot_download(source.hub_id, revision=params.revision, allow_patterns=patterns))
         commit = path.name  # a snapshot's directory is named after its commit
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    model = load_causal_model(path, dtype=dtype)
     return model, AutoTokenizer.from_pretrained(path), commit
 
 

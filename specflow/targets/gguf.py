@@ -12,6 +12,7 @@ from typing import Any
 
 from specflow.targets.base import TargetError
 from specflow.targets.gguf_memo import parsed_once
+from specflow.targets.pretrained import load_causal_model
 
 HEADER_BYTES = 64 * 1024 * 1024
 """The metadata, vocabulary included, comes first in a GGUF file and is a few MB."""
@@ -50,14 +51,14 @@ def has_chat_template(path: Path) -> bool:
 
 def load_gguf(path: Path, dtype: Any) -> tuple[Any, Any]:
     """Model with dense weights of ``dtype``, and tokenizer. Needs the packages gguf and accelerate."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import AutoTokenizer, GgufConfig
 
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
             raise TargetError(f"reading a GGUF file needs the Python package {package}: pip install {package}")
     with parsed_once():
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-        model = AutoModelForCausalLM.from_pretrained(
+        model = load_causal_model(
             path.parent, gguf_file=path.name, dtype=dtype, quantization_config=GgufConfig(dequantize=True)
         )
     for config in (model.config, model.generation_config):

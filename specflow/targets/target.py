@@ -23,6 +23,7 @@ from specflow.targets.device import to_host
 from specflow.targets.huge_pages import use_huge_pages
 from specflow.targets.last_layer import only_last_layer
 from specflow.targets.linear import PackingReport
+from specflow.targets.pretrained import load_causal_model
 from specflow.targets.probe import choose_precision, choose_threads
 from specflow.targets.speed import Replacements, replace_blocks, replace_linears, replace_norms
 from specflow.targets.support import check_supported
@@ -66,7 +67,7 @@ class Target:
         ``device``: of torch; ids may be given on any, results are on this one.
         Raises ``TargetError`` if the model is not supported or computes something the engine does not.
         """
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoConfig, AutoTokenizer
 
         path = Path(path)
         if precision not in PRECISIONS:
@@ -85,7 +86,7 @@ class Target:
             raise TargetError("precision 'packed' needs torch with fbgemm on an x86 CPU: use 'fp32' or 'bf16'")
         register()
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager")
+        model = load_causal_model(path, dtype=dtype, attn_implementation="eager")
         model.eval().requires_grad_(False).to(device)
         tokenizer = AutoTokenizer.from_pretrained(path)
         size = sum(p.numel() * p.element_size() for p in model.parameters())  # the engine may keep fewer of them
