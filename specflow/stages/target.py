@@ -60,6 +60,7 @@ def estimate(params: TargetParams) -> Estimate:
 def run(inputs: Inputs, params: TargetParams, context: Context) -> Metrics:
     from specflow.targets.base import TargetError
     from specflow.targets.fingerprint import fingerprint
+    from specflow.targets.pretrained import without_bars
     from specflow.targets.source import parse_source
     from specflow.targets.support import check_supported
 
@@ -74,7 +75,8 @@ def run(inputs: Inputs, params: TargetParams, context: Context) -> Metrics:
         raise StageError(f"target.source {params.source!r} cannot be loaded: {problem}") from problem
     _check_chat(tokenizer, params.source)
     context.log(f"writing {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters as {params.dtype}")
-    model.save_pretrained(context.output, max_shard_size="1000GB")
+    with without_bars():
+        model.save_pretrained(context.output, max_shard_size="1000GB")
     tokenizer.save_pretrained(context.output)
     identity = fingerprint(context.output) | ({"source_commit": commit} if commit else {})
     (context.output / "fingerprint.json").write_text(json.dumps(identity, indent=1) + "\n", encoding="utf-8")

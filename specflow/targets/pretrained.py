@@ -1,4 +1,4 @@
-"""Loading a model by transformers without its own progress bar: commands and stages show progress of theirs."""
+"""Loading and saving a model without the progress bar of transformers: commands and stages show progress of theirs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def load_causal_model(path: Path, **options: Any) -> Any:
+def load_causal_model(path: Path | None, **options: Any) -> Any:
     """``AutoModelForCausalLM.from_pretrained(path, **options)``."""
     from transformers import AutoModelForCausalLM
 

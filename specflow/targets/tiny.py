@@ -10,6 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from specflow.targets.pretrained import without_bars
+
 HIDDEN = 64
 LAYERS = 4
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|unused|>")
@@ -66,7 +68,8 @@ def make_tiny_target(path: Path, seed: int) -> Path:
     model.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
     )
-    model.save_pretrained(path)
+    with without_bars():
+        model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
 

@@ -26,6 +26,7 @@ def test_no_bar_is_shown(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     AutoModelForCausalLM.from_pretrained(path)
     assert "%|" in capfd.readouterr().err, "transformers shows a bar: otherwise this test cannot fail"
     load_causal_model(path)
+    make_tiny_target(path, seed=0)
     Target.load(path, threads=1)
     GenerateBaseline(path, dtype="float32")
     assert capfd.readouterr().err == ""
