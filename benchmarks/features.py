@@ -3,9 +3,10 @@
     taskset -c 0 python benchmarks/features.py [FEATURES_DIRECTORY]
 
 Documents are those of a features artifact, whose values codecs are judged by; without one they are random. Everything
-is read from the page cache and by one thread. Reading a document copies it out, as training does. Every figure is the
-best of some rounds in which the sides take turns. Goals: sequential reading at 1 GB/s, random at 0.6 of it, writing at
-0.8 of numpy.save, both without waiting for the disk.
+is read from the page cache and by one thread. Reading a document copies it out, as training does. The sides take turns
+for some rounds: a speed is the median of them, a ratio the median of the rounds' ratios. What an earlier round wrote is
+removed, and the disk is idle, before a clock starts. Goals: sequential reading at 1 GB/s, random at 0.6 of it, writing
+at 0.8 of numpy.save, where either both wait for the disk or neither does.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import argparse
 import os
 import random
 import shutil
+import statistics
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,9 @@ from specflow.features.shard import checksum
 from specflow.features.store import FeatureReader, FeatureWriter
 
 FORMS = ("bfloat16", "float8_e4m3fn", "int8")
-Times = dict[str, float]
+TORCH, SAFETENSORS = "torch.save per document", "safetensors per document"
+Times = dict[str, list[float]]
+"""Seconds of each side, by round."""
 
 
 def main() -> None:
@@ -49,25 +52,25 @@ def main() -> None:
     print(f"{len(documents)} documents, {tokens} tokens, {size / 1e6:.0f} MB in bfloat16, {len(shards)} shards")
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         root = Path(scratch)
-        writing = _best(_writers(root, documents, shards, contract), options.rounds)
+        writing = _timed(_writers(documents, shards, contract), options.rounds, places=root)
         _print("write", writing, size, against="numpy.save of joined arrays")
-        synced = ("store, on disk", "numpy.save, on disk")
-        print(f"  both waiting for the disk: {writing[synced[1]] / writing[synced[0]]:.2f} of numpy.save")
+        synced = _ratio(writing, "numpy.save, on disk", "store, on disk")
+        print(f"  both waiting for the disk: {synced:.2f} of numpy.save")
         print(f"  (checksums of it: {_checksum_rate(documents):.1f} GB/s)")
-        reading = _best(_readers(root, documents, options.seed), options.rounds)
+        reading = _timed(_readers(root, documents, options.seed), options.rounds)
         _print("read", reading, size, against="store, in order")
-        ratio = reading["store, in order"] / reading["store, random"]
-        print(f"  random / sequential: {ratio:.2f} (goal 0.6)")
+        print(f"  random / sequential: {_ratio(reading, 'store, in order', 'store, random'):.2f} (goal 0.6)")
         _codecs(root, documents, options)
 
 
 def _writers(
-    root: Path, documents: Sequence[Document], shards: Sequence[Sequence[Document]], contract: FeatureContract
-) -> dict[str, Callable[[], None]]:
-    def store(name: str, form: str, *, sync: bool) -> None:
+    documents: Sequence[Document], shards: Sequence[Sequence[Document]], contract: FeatureContract
+) -> dict[str, Callable[[Path], None]]:
+    """Each writes all documents into an empty directory."""
+
+    def store(place: Path, form: str, *, sync: bool) -> None:
         layout = "none" if form == "bfloat16" else "bfloat16_per_token_and_layer"
-        _fresh(root / name)
-        writer = FeatureWriter(root / name, replace(contract, dtype=form, scale_layout=layout), sync=sync)
+        writer = FeatureWriter(place, replace(contract, dtype=form, scale_layout=layout), sync=sync)
         for number, shard in enumerate(shards):
             writer.write(number, shard)
         writer.finish(len(shards))
@@ -80,35 +83,33 @@ def _writers(
         for shard in shards
     ]
 
-    def numpy_save(*, sync: bool) -> None:
-        _fresh(root / "numpy")
+    def numpy_save(place: Path, *, sync: bool) -> None:
         for number, arrays in enumerate(joined):
             for name, array in arrays.items():
-                with (root / "numpy" / f"{number}-{name}.npy").open("wb") as file:
+                with (place / f"{number}-{name}.npy").open("wb") as file:
                     np.save(file, array)
                     if sync:
                         file.flush()
                         os.fsync(file.fileno())
 
-    def each(name: str, save: Callable[[dict[str, Any], Path], None]) -> None:
-        _fresh(root / name)
+    def each(place: Path, save: Callable[[dict[str, Any], Path], None]) -> None:
         for d in documents:
-            save({"features": d.features_TKH, "last_hidden": d.last_hidden_TH}, root / name / str(d.index))
+            save({"features": d.features_TKH, "last_hidden": d.last_hidden_TH}, place / str(d.index))
 
     return {
-        "numpy.save of joined arrays": lambda: numpy_save(sync=False),
-        **{f"store, {form}": lambda form=form: store(form, form, sync=False) for form in FORMS},  # type: ignore[misc]
-        "numpy.save, on disk": lambda: numpy_save(sync=True),
-        "store, on disk": lambda: store("synced", "bfloat16", sync=True),
-        "torch.save per document": lambda: each("torch", torch.save),
-        "safetensors per document": lambda: each("safetensors", save_file),
+        "numpy.save of joined arrays": lambda place: numpy_save(place, sync=False),
+        **{_stored(form): lambda place, form=form: store(place, form, sync=False) for form in FORMS},  # type: ignore[misc]
+        "numpy.save, on disk": lambda place: numpy_save(place, sync=True),
+        "store, on disk": lambda place: store(place, "bfloat16", sync=True),
+        TORCH: lambda place: each(place, torch.save),
+        SAFETENSORS: lambda place: each(place, save_file),
     }
 
 
 def _readers(root: Path, documents: Sequence[Document], seed: int) -> dict[str, Callable[[], None]]:
     order = [d.index for d in documents]
     mixed = random.Random(seed).sample(order, len(order))
-    readers = {form: FeatureReader(root / form) for form in FORMS}
+    readers = {form: FeatureReader(_place(root, _stored(form))) for form in FORMS}
 
     def store(form: str, indices: Sequence[int]) -> None:
         for index in indices:
@@ -119,17 +120,17 @@ def _readers(root: Path, documents: Sequence[Document], seed: int) -> dict[str, 
 
     def files(load: Callable[[Path], dict[str, torch.Tensor]], indices: Sequence[int], name: str) -> None:
         for index in indices:
-            for tensor in load(root / name / str(index)).values():
-                tensor.clone() if name == "safetensors" else tensor
+            for tensor in load(_place(root, name) / str(index)).values():
+                tensor.clone() if name == SAFETENSORS else tensor
 
     sides: dict[str, Callable[[], None]] = {
         "store, in order": lambda: store("bfloat16", order),
         "store, random": lambda: store("bfloat16", mixed),
         "store, random, fp8": lambda: store("float8_e4m3fn", mixed),
         "store, random, int8": lambda: store("int8", mixed),
-        "torch.load, random": lambda: files(torch.load, mixed, "torch"),
-        "safetensors, random": lambda: files(load_file, mixed, "safetensors"),
-        "open and verify": lambda: FeatureReader(root / "bfloat16") and None,
+        "torch.load, random": lambda: files(torch.load, mixed, TORCH),
+        "safetensors, random": lambda: files(load_file, mixed, SAFETENSORS),
+        "open and verify": lambda: FeatureReader(_place(root, _stored("bfloat16"))) and None,
     }
     return sides
 
@@ -185,20 +186,37 @@ def _pipelines() -> list[str]:
     return [*found, "zarrs.ZarrsCodecPipeline"]
 
 
-def _best(sides: dict[str, Callable[[], None]], rounds: int) -> Times:
-    times: dict[str, list[float]] = defaultdict(list)
+def _stored(form: str) -> str:
+    return f"store, {form}"
+
+
+def _place(root: Path, side: str) -> Path:
+    return root / "".join(c if c.isalnum() else "-" for c in side)
+
+
+def _timed(sides: dict[str, Callable[..., None]], rounds: int, *, places: Path | None = None) -> Times:
+    """With ``places`` each side is given an empty directory there."""
+    times: Times = {name: [] for name in sides}
     for number in range(rounds):
         for name, side in list(sides.items())[:: 1 if number % 2 else -1]:
+            given = [_fresh(_place(places, name))] if places else []
+            if places:
+                os.sync()
             begin = time.perf_counter()
-            side()
+            side(*given)
             times[name].append(time.perf_counter() - begin)
-    return {name: min(times[name]) for name in sides}
+    return times
+
+
+def _ratio(times: Times, one: str, other: str) -> float:
+    """Time of ``one`` over that of ``other``: how many times as fast the other is."""
+    return statistics.median(a / b for a, b in zip(times[one], times[other], strict=True))
 
 
 def _print(what: str, times: Times, size: int, *, against: str) -> None:
     print(f"{what}: GB/s of bfloat16 values, ratio to {against}")
     for name, seconds in times.items():
-        print(f"  {name:28s} {size / seconds / 1e9:6.2f}  {times[against] / seconds:5.2f}")
+        print(f"  {name:28s} {size / statistics.median(seconds) / 1e9:6.2f}  {_ratio(times, against, name):5.2f}")
 
 
 def _checksum_rate(documents: Sequence[Document]) -> float:

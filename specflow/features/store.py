@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,11 +157,11 @@ class FeatureWriter:
                 )
 
     def _fill(self, path: Path, documents: Sequence[Document], extra: Mapping[str, Any]) -> dict[str, str]:
-        (path / "zarr.json").write_text(json.dumps(_group({})), encoding="utf-8")
         arrays = _Arrays(path)
+        arrays.put_text("zarr.json", json.dumps(_group({})))
         arrays.put("offsets", [_offsets(d.token_ids_T.shape[0] for d in documents)])
-        arrays.put("token_ids", [d.token_ids_T.to(torch.int32) for d in documents], dtype=torch.int32)
-        arrays.put("supervised", [d.supervised_T for d in documents], dtype=torch.bool)
+        arrays.put("token_ids", [_joined([d.token_ids_T for d in documents], torch.int32)], dtype=torch.int32)
+        arrays.put("supervised", [_joined([d.supervised_T for d in documents], torch.bool)], dtype=torch.bool)
         if self._contract.rows == "usable":
             documents = [_trimmed(d) for d in documents]
             arrays.put("row_offsets", [_offsets(d.features_TKH.shape[0] for d in documents)])
@@ -170,17 +170,23 @@ class FeatureWriter:
         arrays.put_rows("last_hidden", [d.last_hidden_TH for d in documents], row[1:], self._contract.dtype)
         rows = [{"index": d.index, "split": d.split, "kind": d.kind, "id": d.id, "greedy": d.greedy} for d in documents]
         for name, value in {DOCUMENTS: rows, **extra}.items():
-            (path / name).write_text(json.dumps(value, indent=0), encoding="utf-8")
+            arrays.put_text(name, json.dumps(value, indent=0))
         return arrays.checksums
 
 
 class _Arrays:
-    """The arrays of a shard, as the Zarr 3 specification lays them out. The only chunk of each is written from the
-    documents' tensors, one after the other, without joining them first."""
+    """The files of a shard, with its arrays as the Zarr 3 specification lays them out. The only chunk of each is
+    written from the documents' tensors, one after the other: large ones are not joined first."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.checksums: dict[str, str] = {}
+        """Of every file, by name."""
+
+    def put_text(self, name: str, text: str) -> None:
+        data = text.encode()
+        (self._path / name).write_bytes(data)
+        self.checksums[name] = checksum([data])
 
     def put_rows(self, name: str, rows: Sequence[torch.Tensor], row: tuple[int, ...], dtype: str) -> None:
         """Rows of shape ``row`` in the contract's dtype, with the scales beside them if they are codes."""
@@ -206,14 +212,13 @@ class _Arrays:
         shape = (sum(p.shape[0] for p in pieces), *row)
         attributes = {"dtype": stored_as} if stored_as else {}
         (self._path / name).mkdir()
-        metadata = json.dumps(_array(shape, str(dtype).removeprefix("torch."), attributes))
-        (self._path / name / "zarr.json").write_text(metadata, encoding="utf-8")
+        self.put_text(f"{name}/zarr.json", json.dumps(_array(shape, str(dtype).removeprefix("torch."), attributes)))
         if 0 in shape:
             return
         chunk = f"{name}/c/{'/'.join('0' for _ in shape)}"
         (self._path / chunk).parent.mkdir(parents=True)
         with (self._path / chunk).open("wb", buffering=0) as file:
-            self.checksums[chunk] = checksum(_written(file, p) for p in pieces if p.numel())
+            self.checksums[chunk] = checksum(_written(file, pieces))
 
 
 def _group(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,12 +241,21 @@ def _array(shape: Sequence[int], dtype: str, attributes: Mapping[str, Any]) -> d
     }
 
 
-def _written(file: Any, rows: torch.Tensor) -> memoryview:
-    """The tensor's bytes, after they were written: hashed next, while they are near."""
-    buffer = left = rows.contiguous().cpu().numpy().data.cast("B")
-    while left:
-        left = left[file.write(left) :]
-    return buffer
+def _written(file: Any, pieces: Iterable[torch.Tensor]) -> Iterator[memoryview]:
+    """The bytes of each tensor; they are written when the next one is asked for. So they are hashed first, which
+    brings them near to the processor for both."""
+    for piece in pieces:
+        if not piece.numel():
+            continue
+        buffer = left = piece.contiguous().cpu().numpy().data.cast("B")
+        yield buffer
+        while left:
+            left = left[file.write(left) :]
+
+
+def _joined(pieces: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """Small tensors in one, which is one write."""
+    return torch.cat(list(pieces)).to(dtype) if pieces else torch.empty(0, dtype=dtype)
 
 
 def _offsets(counts: Iterable[int]) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import torch
 import zarr
 
 from specflow.features.contract import FeatureContract
+from specflow.features.location import Directory
+from specflow.features.shard import MARKER, checksum, read_marker
 from specflow.features.store import DamagedShard, Document, FeatureReader, FeatureWriter
 
 CONTRACT = FeatureContract(
@@ -227,3 +230,34 @@ def test_wrong_shapes_are_refused_before_writing(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match=r"document 0 \(row-0\): expected features of shape \(4, 2, 8\)"):
         FeatureWriter(tmp_path, CONTRACT).write(0, [bad])
+
+
+def test_every_file_and_directory_is_on_disk_before_the_shard_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bool]] = []
+    place = tmp_path / "store" / "shard-00000"
+
+    def sync(descriptor: int) -> None:
+        synced.append((str(Path(f"/proc/self/fd/{descriptor}").readlink()), place.exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    FeatureWriter(tmp_path, CONTRACT).write(0, [make(0, 4)])
+    partial = place.with_name("shard-00000.partial")
+    wanted = {str(partial / p.relative_to(place)) for p in (place, *place.rglob("*"))}
+    assert {path for path, named in synced if not named} == wanted
+    assert [path for path, named in synced if named] == [str(place.parent)]
+    synced.clear()
+    FeatureWriter(tmp_path, CONTRACT, sync=False).write(1, [make(0, 4)])
+    assert synced == []
+
+
+def test_checksums_are_those_of_the_files(tmp_path: Path) -> None:
+    """They are taken of what is about to be written."""
+    write(tmp_path)
+    for shard in sorted((tmp_path / "store").glob("shard-*")):
+        files = read_marker(Directory(shard))["files"]
+        assert set(files) == {n for n in Directory(shard).sizes() if n != MARKER}
+        for name, entry in files.items():
+            assert entry["size"] == (shard / name).stat().st_size
+            assert entry["xxh3_128"] == checksum([(shard / name).read_bytes()])
