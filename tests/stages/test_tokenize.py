@@ -54,7 +54,8 @@ def test_documents_and_metrics(root: Path, tmp_path: Path) -> None:
     assert sum(metrics["lengths"]["counts"]) == 6 == sum(metrics["supervised_shares"]["counts"])
     made = pack_documents([len(d.ids) for d in documents if d.split == "train"], limit=1024)
     assert metrics["packing"] == {"length": 1024, "packs": len(made.packs), "padding_share": made.padding_share}
-    assert f"packs of 1024 tokens: {len(made.packs)}, {made.padding_share:.2%} padding" in context.messages
+    said = f"packs of 1024 tokens would be {len(made.packs)}, {made.padding_share:.2%} padding; "
+    assert f"{said}training lays documents one after the other and pads nothing" in context.messages
     assert {k: v["documents"] for k, v in metrics["by_kind"].items()} == {"heldout/k": 3, "train/k": 3}
     json.dumps(metrics)
 
