@@ -49,10 +49,12 @@ def stat(
 ) -> None:
     """Norms, outliers and zeros of every layer; bytes; which documents there are."""
     from specflow.features.statistics import figures_of
+    from specflow.stages.running import readable
 
     found = find(artifact, config=config, flow=flow, settings=settings, store=store)
     reader = _reader(artifact, found)
-    figures = figures_of(reader)
+    with readable([_as_artifact(found)]):
+        figures = figures_of(reader)
     size = reader.stored_bytes
     per_token = size / max(1, figures.tokens)
     if as_json:
@@ -204,12 +206,13 @@ def _stating(name: str, store: Path | None) -> StageArtifact:
 
 
 def _reader(artifact: str, found: Located) -> FeatureReader:
+    from specflow.features.location import StorageError
     from specflow.features.reader import FeatureReader
     from specflow.features.shard import DamagedShard
 
     try:
         return FeatureReader(found.path, checksums=False)
-    except (DamagedShard, ValueError, OSError) as error:
+    except (DamagedShard, StorageError, ValueError, OSError) as error:
         hint = "a store that is whole: see `specflow features verify`"
         raise bad_input(artifact, "the store cannot be read", hint, found=str(error)) from error
 

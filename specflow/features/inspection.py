@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specflow.features.contract import CONTRACT_FILE, FeatureContract
-from specflow.features.location import Directory, Place, kept_elsewhere
-from specflow.features.reader import STORE, listed_shards, shard_name
+from specflow.features.location import Bucket, Directory, Place, kept_elsewhere
+from specflow.features.reader import STORE, listed_shards, require_listed, shard_name
 from specflow.features.shard import DamagedShard, verify_shard
 
 ROOT = "zarr.json"
@@ -32,7 +32,10 @@ class Inspection:
 
 
 def inspect_store(path: Path, *, checksums: bool = True) -> Inspection:
-    """Look at every shard, also after damage was found. Never raises for damage."""
+    """Look at every shard, also after damage was found. Never raises for damage.
+
+    Raises ``StorageError`` where object storage cannot be reached.
+    """
     found = Inspection()
     try:
         found.contract = FeatureContract.read(path / CONTRACT_FILE)
@@ -40,14 +43,23 @@ def inspect_store(path: Path, *, checksums: bool = True) -> Inspection:
         found.problems.append(f"{path / CONTRACT_FILE}: {error}")
     bucket = kept_elsewhere(path)
     root: Place = bucket or Directory(path / STORE)
+    listed: dict[str, str] = {}
+    stated = None
     try:
+        listed = listed_shards(path) if bucket else {}
+        found.count = len(listed)
         attributes = json.loads(root.read(ROOT))["attributes"]
         found.count, stated = int(attributes["shards"]), attributes["contract_hash"]
-        listed = listed_shards(path, found.count) if bucket else {}
+        if bucket:
+            require_listed(path, listed, found.count)
     except (OSError, ValueError, TypeError, KeyError, DamagedShard) as error:
         found.problems.append(f"{root}/{ROOT}: {error}; the store was never finished, or is damaged")
-        return found
-    if found.contract is not None and found.contract.hash != stated:
+        if not listed:
+            return found
+        found.count = len(listed)  # the artifact knows what is to be there, so each of them can be looked at
+    if bucket and found.contract is not None:
+        found.problems += _other_contract(bucket, path)
+    if found.contract is not None and stated is not None and found.contract.hash != stated:
         found.problems.append(f"{path / CONTRACT_FILE} is not the contract that the store was written under")
     for number in range(found.count):
         place = root.child(shard_name(number))
@@ -60,3 +72,12 @@ def inspect_store(path: Path, *, checksums: bool = True) -> Inspection:
     tops |= {p.name for p in root.path.iterdir()} if isinstance(root, Directory) else set()  # empty directories
     found.problems += [f"{root}/{name} does not belong to the store" for name in sorted(tops - known)]
     return found
+
+
+def _other_contract(bucket: Bucket, path: Path) -> list[str]:
+    """What is wrong with the copy of the contract that lies beside the shards."""
+    try:
+        same = bucket.read(CONTRACT_FILE) == (path / CONTRACT_FILE).read_bytes()
+    except FileNotFoundError:
+        return [f"{bucket}/{CONTRACT_FILE} is missing"]
+    return [] if same else [f"{bucket}/{CONTRACT_FILE} is not the artifact's"]

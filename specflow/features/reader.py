@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,9 @@ class FeatureReader:
         attributes = _attributes(root)
         if attributes["contract_hash"] != self.contract.hash:
             raise DamagedShard(f"{path}: {CONTRACT_FILE} is not the contract the store was written under")
-        listed = listed_shards(path, int(attributes["shards"])) if bucket else {}
+        listed = listed_shards(path) if bucket else {}
+        if bucket:
+            require_listed(path, listed, int(attributes["shards"]))
         self._cache = _Cache(cache_bytes)
         self._pool = ThreadPoolExecutor(max_workers=REQUESTS) if bucket else None
         self._arrays: list[dict[str, Any]] = []
@@ -195,16 +197,21 @@ def _attributes(root: Place) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(root.read("zarr.json"))["attributes"]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DamagedShard(f"{root}: the store was never finished; run capture again") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedShard(f"{root}/zarr.json: expected the store's attributes, found {error!r}") from error
     return found
 
 
-def listed_shards(path: Path, shards: int) -> dict[str, str]:
-    """Checksum of each shard's marker, from the artifact."""
+def listed_shards(path: Path) -> dict[str, str]:
+    """Checksum of each shard's marker, by the shard's name, as the artifact lists them; none if it was not finished."""
     entries = json.loads((path / ELSEWHERE).read_text(encoding="utf-8")).get("shards", [])
-    found = {entry["name"]: entry["marker"] for entry in entries}
-    if set(found) != {shard_name(n) for n in range(shards)}:
-        raise DamagedShard(f"{path / ELSEWHERE} lists {len(found)} shards, the store has {shards}; run capture again")
-    return found
+    return {entry["name"]: entry["marker"] for entry in entries}
+
+
+def require_listed(path: Path, listed: Collection[str], shards: int) -> None:
+    """Raise :class:`DamagedShard` unless the artifact lists the shards that the store says it has."""
+    if set(listed) != {shard_name(n) for n in range(shards)}:
+        raise DamagedShard(f"{path / ELSEWHERE} lists {len(listed)} shards, the store has {shards}; run capture again")
 
 
 def _entries(place: Place, shard: int, arrays: Mapping[str, Any]) -> dict[int, _Entry]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specflow.stages.contract import Artifact, StageError
+from specflow.stages.running import readable
 
 if TYPE_CHECKING:
     from specflow.features.comparison import Comparison
@@ -52,7 +53,13 @@ def check_features(artifact: Artifact, *, target: Artifact | None, count: int, t
     """Every checksum; with a ``target``, the contract against it and ``count`` documents computed again.
 
     With ``tokens``, the directory of the tokens artifact, the ids of every document are compared with it.
+    Raises ``StageError`` where object storage cannot be reached.
     """
+    with readable([artifact]):
+        return _checked(artifact, target, count, tokens)
+
+
+def _checked(artifact: Artifact, target: Artifact | None, count: int, tokens: Path | None) -> Checked:
     from specflow.features.inspection import inspect_store
     from specflow.features.reader import FeatureReader
 

@@ -33,7 +33,8 @@ class RankFailed(RuntimeError):
 def train_on_ranks(job: Job, monitor: Monitor, *, ranks: int) -> None:
     """Run ``train_worker`` in ``ranks`` processes; returns when all have ended well.
 
-    Raises ``TrainingDiverged`` as the ranks do, else ``RankFailed``; no process is left then either.
+    Raises ``TrainingDiverged``, ``DamagedShard`` and ``StorageError`` as the ranks do, else ``RankFailed``; no process
+    is left then either.
     """
     import torch.multiprocessing as processes
     from torch.multiprocessing.spawn import start_processes
@@ -92,11 +93,13 @@ def _drained(rank: int, pipe: Connection, shown: Shown) -> dict[int, list[str]]:
 
 
 def _failure(context: Any, errors: Mapping[int, list[str]], failure: Exception) -> Exception:
+    from specflow.features.location import StorageError
+    from specflow.features.shard import DamagedShard
     from specflow.training.guards import TrainingDiverged
 
-    diverged = [text for kind, text in errors.values() if kind == TrainingDiverged.__name__]
-    if diverged:
-        return TrainingDiverged(diverged[0])
+    for known in (TrainingDiverged, DamagedShard, StorageError):
+        if said := [text for kind, text in errors.values() if kind == known.__name__]:
+            return known(said[0])
     first = getattr(failure, "error_index", 0)
     codes = [process.exitcode or 0 for process in context.processes]
     # A rank that was killed is the cause; the others only lost their partner, and SIGTERM is how they were stopped.

@@ -13,8 +13,11 @@ from typing import Any
 from filelock import Timeout
 
 from specflow.config.capture import CaptureParams
-from specflow.features.location import Bucket, keep_elsewhere, kept_elsewhere
+from specflow.features.contract import CONTRACT_FILE
+from specflow.features.location import ELSEWHERE, Bucket, StorageError, keep_elsewhere, kept_elsewhere
+from specflow.features.shard import remove_shard
 from specflow.stages.contract import Artifact, Inputs, Progress, StageError
+from specflow.stages.running import run_stage
 from specflow.workflow.commit import flush
 from specflow.workflow.keys import hash_file
 from specflow.workflow.record import ArtifactRecord, describe_environment
@@ -49,60 +52,78 @@ def repair_features(store: ArtifactStore, key: str, *, log: Callable[[str], None
     """Make a features artifact whole, byte for byte as recorded. Raises :class:`NotRepairable`.
 
     Damaged files are replaced one by one, each by a rename, so a repair that is killed has made nothing worse, and
-    whoever reads whole shards meanwhile is not disturbed. Foreign files go to ``.damaged``.
+    whoever reads whole shards meanwhile is not disturbed. Foreign files go to ``.damaged``. Shards in object storage,
+    which has no rename, are removed and made again where they are, and what is foreign there is removed.
     """
+    path = store.path(KIND, key)
     try:
         with store.lock(KIND, key, timeout=0):
             return _repair(store, key, log)
     except Timeout as error:
         raise NotRepairable("another process makes or repairs this artifact: wait until it has ended") from error
+    except StorageError as error:
+        raise NotRepairable(str(error)) from error
+    except _NotAsRecorded as error:
+        remake = f"remove {path} and run the flow" if (path / ELSEWHERE).exists() else _RUN_THE_FLOW
+        raise NotRepairable(f"{error}. To make it anew, {remake}") from error
+
+
+class _NotAsRecorded(Exception):
+    """What cannot be brought back."""
+
+
+_RUN_THE_FLOW = "run the flow: it puts the damaged artifact aside and captures all of it again"
 
 
 def _repair(store: ArtifactStore, key: str, log: Callable[[str], None]) -> Repair:
-    record = store.record(KIND, key)
+    record, path = store.record(KIND, key), store.path(KIND, key)
     if record is None or record.key != key:
-        raise NotRepairable(f"artifact.json is missing or unreadable, and with it what every file must be. {_REMAKE}")
+        raise _NotAsRecorded("artifact.json is missing or unreadable, and with it what every file must be")
     damage = store.damage(KIND, key, record)
-    for name, problem in damage.items():
-        log(f"damaged: {name} {problem}")
     wanted = [name for name, problem in damage.items() if problem != FOREIGN]
-    shards = sorted({shard for name in wanted if (shard := shard_of(name))})
-    if wanted:
+    bucket = _bucket(record, path, lost=ELSEWHERE in damage)
+    # Where the artifact does not know its shards any more, capture itself finds those that are damaged.
+    there = _damage_elsewhere(path, contract=CONTRACT_FILE not in damage) if bucket and ELSEWHERE not in damage else {}
+    for name, problem in (*damage.items(), *there.items()):
+        log(f"damaged: {name} {problem}")
+    shards = sorted({shard for name in (*wanted, *there) if (shard := shard_of(name))})
+    if wanted or there:
         inputs = _inputs(store, record)
-        with _made_again(store, record, inputs, shards, log) as made:
-            _require_recorded(made, record, wanted)
+        if bucket:
+            for shard in shards:
+                remove_shard(bucket.child(shard))
+        with _made_again(store, record, inputs, shards, bucket, log) as made:
+            _require_recorded(made, record, wanted, nothing_changed=bucket is None)
             for name in wanted:
-                _replace(made / name, store.path(KIND, key) / name)
+                _replace(made / name, path / name)
     _put_aside(store, key, [name for name, problem in damage.items() if problem == FOREIGN])
-    if left := store.damage(KIND, key, record):
-        raise NotRepairable(f"still damaged: {', '.join(left)}. {_REMAKE}")
-    elsewhere = _repair_elsewhere(store, record, log)
-    return Repair(damage={**damage, **elsewhere.damage}, shards=(*shards, *elsewhere.shards))
+    left = [*store.damage(KIND, key, record), *(_damage_elsewhere(path, contract=True) if bucket else {})]
+    if left:
+        raise _NotAsRecorded(f"still other than recorded: {', '.join(left)}. {_differences(record)}")
+    return Repair(damage={**damage, **there}, shards=tuple(shards))
 
 
-def _repair_elsewhere(store: ArtifactStore, record: ArtifactRecord, log: Callable[[str], None]) -> Repair:
-    """The same for shards in object storage, which are made again where they are: there is no rename there."""
-    path = store.path(KIND, record.key)
-    if kept_elsewhere(path) is None:
-        return Repair(damage={})
-    from specflow.features.inspection import inspect_store
+def _bucket(record: ArtifactRecord, path: Path, *, lost: bool) -> Bucket | None:
+    """Where the shards are, if not in the artifact; by the recorded parameters where the artifact has ``lost`` it."""
+    if ELSEWHERE not in record.files:
+        return None
+    if not lost:
+        return kept_elsewhere(path)
+    params = CaptureParams.model_validate(record.parameters)
+    return Bucket(f"{params.store_url}/{record.key}", params.store_options.model_dump())
+
+
+def _damage_elsewhere(path: Path, *, contract: bool) -> dict[str, str]:
+    """What is wrong in object storage, by the name that it would have in the artifact.
+
+    Without ``contract`` the artifact's own copy of it is damaged: nothing there is compared with it.
+    """
+    from specflow.features.inspection import ROOT, inspect_store
     from specflow.features.reader import shard_name
 
-    damaged = inspect_store(path).shards
-    for problem in damaged.values():
-        log(f"damaged: {problem}")
-    if not damaged:
-        return Repair(damage={})
-    with _made_again(store, record, _inputs(store, record), [], log):
-        pass
-    if left := inspect_store(path).damage:
-        raise NotRepairable(f"{len(left)} shards come out otherwise than recorded. {_differences(record)}. {_REMAKE}")
-    return Repair(
-        damage={shard_name(n): problem for n, problem in damaged.items()}, shards=tuple(map(shard_name, damaged))
-    )
-
-
-_REMAKE = "To make it anew, run the flow: it puts the damaged artifact aside and captures all of it again"
+    found = inspect_store(path)
+    whole = {f"{SHARDS}{ROOT}": "; ".join(found.problems)} if found.problems and contract else {}
+    return {**whole, **{f"{SHARDS}{shard_name(n)}/": problem for n, problem in sorted(found.shards.items())}}
 
 
 def _inputs(store: ArtifactStore, record: ArtifactRecord) -> Inputs:
@@ -111,26 +132,31 @@ def _inputs(store: ArtifactStore, record: ArtifactRecord) -> Inputs:
     for kind, key in ((kind, key) for kind, keys in record.inputs.items() for key in keys):
         name, now = f"{kind}/{key[:12]}", store.record(kind, key)
         if now is None:
-            raise NotRepairable(f"its input {name} is not in the store {store.root}. {_REMAKE}")
+            raise _NotAsRecorded(f"its input {name} is not in the store {store.root}")
         if problems := store.verify_key(kind, key):
-            raise NotRepairable(f"its input {name} is damaged itself ({'; '.join(problems[:3])}). {_REMAKE}")
+            raise _NotAsRecorded(f"its input {name} is damaged itself ({'; '.join(problems[:3])})")
         if now.content_digest != record.input_digests.get(f"{kind}/{key}", now.content_digest):
-            raise NotRepairable(f"its input {name} was made again with other content. {_REMAKE}")
+            raise _NotAsRecorded(f"its input {name} was made again with other content")
         found.append(now.artifact(store.path(kind, key)))
     return Inputs(tuple(found))
 
 
 @contextmanager
 def _made_again(
-    store: ArtifactStore, record: ArtifactRecord, inputs: Inputs, shards: list[str], log: Callable[[str], None]
+    store: ArtifactStore,
+    record: ArtifactRecord,
+    inputs: Inputs,
+    shards: list[str],
+    bucket: Bucket | None,
+    log: Callable[[str], None],
 ) -> Iterator[Path]:
-    """The artifact's payload, made by its stage from the shards that are whole and the inputs."""
+    """The artifact's payload, made by its stage from the inputs and the shards that are whole, which are all but
+    ``shards``."""
     # Inside the key's own place for unfinished work: garbage collection knows it and respects the lock.
     work = store.attempt_path(KIND, record.key) / "repair"
     shutil.rmtree(work, ignore_errors=True)
     context = _Context(key=record.key, output=work / "output", scratch=work / "scratch", log=log)
     context.output.mkdir(parents=True)
-    bucket = kept_elsewhere(store.path(KIND, record.key))
     try:
         context.scratch.mkdir()
         if bucket is not None:
@@ -140,10 +166,10 @@ def _made_again(
                 link = context.scratch / name
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.hardlink_to(store.path(KIND, record.key) / name)
-        STAGES.load(record.stage).run(inputs, _params(record, bucket), context)
+        run_stage(STAGES.load(record.stage), inputs, _params(record, bucket), context)
         yield context.output
     except StageError as error:
-        raise NotRepairable(f"{error}. {_REMAKE}") from error
+        raise _NotAsRecorded(str(error)) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
         with suppress(OSError):  # unfinished work of an earlier attempt may lie beside it
@@ -160,13 +186,13 @@ def _params(record: ArtifactRecord, bucket: Bucket | None) -> CaptureParams:
     return CaptureParams.model_validate({**record.parameters, **decided, **place})
 
 
-def _require_recorded(made: Path, record: ArtifactRecord, names: list[str]) -> None:
+def _require_recorded(made: Path, record: ArtifactRecord, names: list[str], *, nothing_changed: bool) -> None:
     """Raise unless every file came out with its recorded bytes."""
     other = [name for name in names if not _is(made / name, record.files[name].sha256)]
     if other:
-        raise NotRepairable(
+        raise _NotAsRecorded(
             f"{len(other)} of {len(names)} damaged files come out with other bytes than were recorded, first "
-            f"{other[0]}: nothing was changed. {_differences(record)}. {_REMAKE}"
+            f"{other[0]}{': nothing was changed' if nothing_changed else ''}. {_differences(record)}"
         )
 
 

@@ -21,6 +21,7 @@ from filelock import Timeout
 from pydantic import BaseModel
 
 from specflow.stages.contract import Inputs, Progress, StageError, StageModule
+from specflow.stages.running import run_stage
 from specflow.workflow.commit import Attempt, Recipe
 from specflow.workflow.events import Sender
 from specflow.workflow.history import by_name, changes
@@ -160,7 +161,7 @@ def _run(work: Work, store: ArtifactStore, context: WorkerContext) -> Mapping[st
     inputs = Inputs(tuple(artifact for _, _, artifact in found if artifact is not None))
     module = cast(StageModule, importlib.import_module(work.module))
     params = work.params()
-    metrics = module.run(inputs, params, context)
+    metrics = run_stage(module, inputs, params, context)
     files = list(module.files(params))
     if files:
         _require_unchanged(work.recipe, params, files)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from specflow.config.capture import CaptureParams
 from specflow.features.making import ShardMaker
 from specflow.stages import capture
 from specflow.stages.contract import Artifact, Inputs
@@ -28,7 +29,13 @@ CHUNK = "store/shard-00001/features/c/0/0/0"
 KEYS = {"target": "1" * 64, "tokens": "2" * 64, "features": "3" * 64}
 
 
-def commit(store: ArtifactStore, kind: str, fill: Callable[[Attempt], Any], inputs: tuple[str, ...] = ()) -> Artifact:
+def commit(
+    store: ArtifactStore,
+    kind: str,
+    fill: Callable[[Attempt], Any],
+    inputs: tuple[str, ...] = (),
+    params: CaptureParams = PARAMS,
+) -> Artifact:
     """An artifact of ``kind`` made from those named in ``inputs``; ``fill`` writes its output, returns its metrics."""
     recipe = Recipe(
         kind=kind,
@@ -36,7 +43,7 @@ def commit(store: ArtifactStore, kind: str, fill: Callable[[Attempt], Any], inpu
         stage="capture" if kind == "features" else kind,
         item=None,
         code_version=STAGES.code_version("capture"),
-        parameters=PARAMS.model_dump(mode="json"),
+        parameters=params.model_dump(mode="json"),
         key_parameters={},
         inputs={name: [KEYS[name]] for name in inputs},
     )
