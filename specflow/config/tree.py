@@ -31,10 +31,11 @@ class TreeParams(Section):
 
 
 def _form(value: Any) -> str:
-    return "auto" if isinstance(value, str) else "tree"
+    """In brackets, as no key is: it appears in the places of errors."""
+    return "[auto]" if isinstance(value, str) else "[tree]"
 
 
 TreeOrAuto = Annotated[
-    Annotated[TreeParams, Tag("tree")] | Annotated[Literal["auto"], Tag("auto")], Discriminator(_form)
+    Annotated[TreeParams, Tag("[tree]")] | Annotated[Literal["auto"], Tag("[auto]")], Discriminator(_form)
 ]
 """A tree, or one chosen from measured costs."""

@@ -85,13 +85,13 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Written:
     prompt: Sequence[int]
     answer: Sequence[int]
     """Written by the target, with the sampling that the choice is for."""
 
 
-def choose_tree(target: Target, proposer: Proposer, texts: Sequence[Text]) -> Choice:
+def choose_tree(target: Target, proposer: Proposer, texts: Sequence[Written]) -> Choice:
     """Raises ``ValueError`` where the proposer does not expand, or no answer is longer than ``STEPS`` tokens."""
     if not isinstance(proposer, Expands):
         raise ValueError(f"a tree: {type(proposer).__name__} proposes chains only")
@@ -142,7 +142,7 @@ class _Walk:
         self.draft_seconds: dict[tuple[int, int], list[float]] = defaultdict(list)
         self.state_seconds: list[float] = []
 
-    def add(self, text: Text) -> None:
+    def add(self, text: Written) -> None:
         ids = [*text.prompt, *text.answer]
         cache = self._target.new_cache(1, len(ids))
         output = self._target.forward(torch.tensor([ids]), cache, layer_ids=self._proposer.layer_ids)

@@ -119,7 +119,7 @@ def _tree(
     target: Any, proposer: Any, requests: Sequence[Any], params: BenchParams, context: Context
 ) -> tuple[Any, Mapping[str, Any] | None]:
     """The shape of the trees, none where chains are asked for, and how ``auto`` came to it."""
-    from specflow.decoding.tree_choice import Text, choose_tree
+    from specflow.decoding.tree_choice import Written, choose_tree
     from specflow.decoding.trees import TreeShape
     from specflow.stages.machine import remembered
     from specflow.stages.trees import asked_shape
@@ -138,7 +138,7 @@ def _tree(
         for request in requests[::stride][:AUTO_PROMPTS]:
             own = sampling_of(params.sampling, request.prompt)
             (answer,) = decode_plain(target, [request.prompt], max_new_tokens=params.max_new_tokens, sampling=[own])
-            texts.append(Text(request.prompt, answer.tokens))
+            texts.append(Written(request.prompt, answer.tokens))
         try:
             choice = choose_tree(target, proposer, texts)
         except ValueError as error:

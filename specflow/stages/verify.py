@@ -20,6 +20,9 @@ INPUTS: Mapping[str, Arity] = {
     "tokens": Arity.ONE,
 }
 
+CERTIFICATE_PROMPT = 32
+"""Last tokens of the prompt whose answers are drawn: every answer begins with a pass over all of them."""
+
 
 def check(params: VerifyParams) -> Iterable[Problem]:
     if params.precision == "fp32" and params.near_tie:
@@ -170,7 +173,7 @@ def _greedy(inputs: Inputs, params: VerifyParams, context: Context, *, target: A
 
 
 def _lossless(inputs: Inputs, params: VerifyParams, context: Context, *, target: Any) -> Any:
-    """Sampled answers to the shortest held-out prompt, in an alphabet of the likeliest tokens."""
+    """Sampled answers to the end of the shortest held-out prompt, in an alphabet of the likeliest tokens."""
     from specflow.data.documents import iterate_documents
     from specflow.drafters.base import Samples
     from specflow.drafters.loading import load_drafter
@@ -181,7 +184,8 @@ def _lossless(inputs: Inputs, params: VerifyParams, context: Context, *, target:
 
     asked = params.lossless
     requests = heldout_requests(iterate_documents(inputs.one("tokens").path))
-    prompt = min((request.prompt for request in requests), key=lambda prompt: (len(prompt), prompt))
+    shortest = min((request.prompt for request in requests), key=lambda prompt: (len(prompt), prompt))
+    prompt = shortest[-CERTIFICATE_PROMPT:]
     restricted = RestrictedTarget(target, likely_alphabet(target, prompt, asked.alphabet))
     proposer = load_drafter(inputs.one("drafter").path, restricted)  # drafters without a head of their own keep to it
     plan = Plan(

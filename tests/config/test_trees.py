@@ -32,7 +32,7 @@ def test_a_tree_is_read_and_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "path", "found", "expected"),
     [
-        ("steps: 3", "step: 3", "bench.tree.step", "step", "one of `steps`"),
+        ("steps: 3", "step: 3", "bench.tree.step", "step", "one of num_draft_tokens, steps, topk"),
         ("steps: 3", "steps: 0", "bench.tree.steps", "0", "greater than or equal to 1"),
         ("{steps: 3, topk: 2, num_draft_tokens: 8}", "best", "bench.tree", '"best"', "one of auto"),
         ("num_draft_tokens: 8", "num_draft_tokens: 12", "bench.tree", "num_draft_tokens 12", "at most 11: the anchor"),

@@ -39,7 +39,7 @@ class TableCache:
 
     def commit_paths(self, paths: list[list[int]]) -> None:
         for b, path in enumerate(paths):
-            assert [self.parents[b][row] for row in path] == [-1, *path[:-1]]
+            assert [self.parents[b][row] for row in path] == [-1, *path[:-1]][: len(path)]
             self.texts[self.first + b] += [self.passed[b][row] for row in path]
         self.passed = []
 

@@ -9,7 +9,7 @@ import torch
 
 from specflow.decoding import tree_choice
 from specflow.decoding.plain import decode_plain
-from specflow.decoding.tree_choice import Text, candidates, choose_tree, ranks_of
+from specflow.decoding.tree_choice import Written, candidates, choose_tree, ranks_of
 from specflow.decoding.trees import Grown, TreeShape, draft_tree, keep_best
 from specflow.drafters.base import Committed
 from tests.decoding.proposers import ScriptedProposer
@@ -18,9 +18,11 @@ from tests.decoding.table_target import TableProposer, TableTarget
 torch.set_num_threads(1)
 
 
-def texts(target: Any, count: int = 6) -> list[Text]:
+def texts(target: Any, count: int = 6) -> list[Written]:
     prompts = [[i, 2, 1] for i in range(count)]
-    return [Text(p, g.tokens) for p, g in zip(prompts, decode_plain(target, prompts, max_new_tokens=30), strict=True)]
+    return [
+        Written(p, g.tokens) for p, g in zip(prompts, decode_plain(target, prompts, max_new_tokens=30), strict=True)
+    ]
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_predicted_acceptance_is_that_of_the_trees_themselves(costs: dict[int, f
         (predicted,) = [p for p in choice.predictions if p.shape == shape]
         assert choice.positions == positions
         assert predicted.tau == pytest.approx(1 + accepted / positions)
-        assert 1 < predicted.tau < 1 + shape.steps
+        assert 1 < predicted.tau <= 1 + shape.steps
 
 
 def test_the_largest_tree_wins_where_rows_are_free_and_a_chain_where_they_are_dear(costs: dict[int, float]) -> None:
@@ -94,7 +96,7 @@ def test_ranks_along_a_text() -> None:
 
 def test_bad_input_is_refused(costs: dict[int, float]) -> None:
     target: Any = TableTarget(6)
-    short = [Text([1, 2], [3] * tree_choice.STEPS)]
+    short = [Written([1, 2], [3] * tree_choice.STEPS)]
     with pytest.raises(ValueError, match="answers of more than 9 tokens"):
         choose_tree(target, TableProposer(target, num_proposals=2), short)
     with pytest.raises(ValueError, match="chains only"):

@@ -75,8 +75,14 @@ def _rejected_siblings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_verification, "without", lambda p_V, rejected: p_V)
 
 
-@pytest.mark.parametrize("enumerable", [4096, 1])
-@pytest.mark.parametrize(("plant", "tree"), [(_q_at_another_temperature, None), (_rejected_siblings_stay, TREE)])
+@pytest.mark.parametrize(
+    ("plant", "tree", "enumerable"),
+    [
+        (_q_at_another_temperature, None, 4096),
+        (_rejected_siblings_stay, TREE, 4096),
+        (_rejected_siblings_stay, TREE, 1),
+    ],
+)
 def test_a_wrong_q_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
     plant: Callable[[pytest.MonkeyPatch], None],
