@@ -1,10 +1,11 @@
 """Which tree is fastest here: predicted from measured costs and from the target's own texts.
 
-At positions of texts that the target has written, trees are drafted and compared with what follows. The text's next
-tokens are draws from the target, so the share of positions at which a path of the tree is right is the chance that
-verification accepts it, greedy or sampled. One drafting of the deepest tree gives every smaller one of the same topk:
-levels do not depend on later ones. Costs: of drafting per level, of the target's pass per number of rows, of feeding
-committed rows to the drafter; tokens per second are then (1 + accepted) over their sum.
+At every position of texts that the target has written, trees are drafted and compared with what follows. The text's
+next tokens are draws from the target, so a path of the tree is right as often as verification accepts it, greedy or
+sampled. Each shape then walks the texts as decoding would, round by round: rounds begin more often where little is
+accepted, so a mean over positions would flatter. One drafting of the deepest tree gives every smaller one of the same
+topk: levels do not depend on later ones. Costs: of drafting per level, of the target's pass per number of rows, of
+feeding committed rows to the drafter; tokens per second are tokens per round over their sum.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ STEPS = 8
 TOPK = (1, 2, 4, 8)
 ROWS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64)
 REPEATS = 5
-APART = 4
-"""Tokens from one drafted position to the next."""
+POSITIONS = 40
+"""Of a text, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ def choose_tree(target: Target, proposer: Proposer, texts: Sequence[Written]) ->
     predictions = [
         Prediction(
             shape=shape,
-            tau=1.0 + walk.accepted[shape] / walk.positions,
+            tau=walk.tokens[shape] / walk.rounds[shape],
             draft_seconds=median(walk.draft_seconds[shape.topk, shape.steps]),
             verify_seconds=verify[shape.num_draft_tokens],
             state_seconds=median(walk.state_seconds or [0.0]),
@@ -130,7 +131,7 @@ def candidates() -> Iterator[TreeShape]:
 
 
 class _Walk:
-    """Drafts at positions of texts and adds up what would be accepted, by shape."""
+    """Drafts at positions of texts and adds up what rounds would give, by shape."""
 
     def __init__(self, target: Target, proposer: Any) -> None:
         self._target, self._proposer = target, proposer
@@ -138,7 +139,10 @@ class _Walk:
         for shape in candidates():
             self._shapes[shape.topk, shape.steps].append(shape)
         self.positions = 0
-        self.accepted: dict[TreeShape, int] = defaultdict(int)
+        self.tokens: dict[TreeShape, int] = defaultdict(int)
+        self.rounds: dict[TreeShape, int] = defaultdict(int)
+        self._accepted: dict[TreeShape, list[int]] = defaultdict(list)
+        """At every position of the text at hand."""
         self.draft_seconds: dict[tuple[int, int], list[float]] = defaultdict(list)
         self.state_seconds: list[float] = []
 
@@ -148,7 +152,8 @@ class _Walk:
         output = self._target.forward(torch.tensor([ids]), cache, layer_ids=self._proposer.layer_ids)
         self._proposer.reset(len(ids) + max(ROWS) + STEPS * max(TOPK))
         committed = 0
-        for position in range(len(text.prompt), len(ids) - STEPS, APART):
+        positions = range(len(text.prompt), min(len(ids) - STEPS, len(text.prompt) + POSITIONS))
+        for position in positions:
             begin = perf_counter()
             self._proposer.extend(_rows(output, ids, committed, position))
             if committed:  # the prompt's rows are not those of a round
@@ -156,7 +161,17 @@ class _Walk:
             committed = position
             for topk in TOPK:
                 self._draft(ids[position], ids[position + 1 :], topk)
-            self.positions += 1
+        self.positions += len(positions)
+        for shape, accepted in self._accepted.items():
+            at = 0
+            while at < len(accepted):
+                step = accepted[at] + 1
+                at, self.tokens[shape], self.rounds[shape] = (
+                    at + step,
+                    self.tokens[shape] + step,
+                    self.rounds[shape] + 1,
+                )
+        self._accepted.clear()
 
     def _draft(self, anchor: int, following: Sequence[int], topk: int) -> None:
         begin, steps, ranks = perf_counter(), 0, list[int]()
@@ -172,7 +187,7 @@ class _Walk:
     def _note(self, topk: int, steps: int, seconds: float, ranks: Sequence[int]) -> None:
         self.draft_seconds[topk, steps].append(seconds)
         for shape in self._shapes[topk, steps]:
-            self.accepted[shape] += sum(rank < shape.num_draft_tokens - 1 for rank in ranks)
+            self._accepted[shape].append(sum(rank < shape.num_draft_tokens - 1 for rank in ranks))
 
 
 def ranks_of(grown: Grown, following: Sequence[int]) -> list[int]:

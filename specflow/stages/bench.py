@@ -22,7 +22,7 @@ CONVENTIONS = {
     "predicted": "mean time of a round (draft + verify + state + other) of the whole run over tau of the kind",
 }
 WARMUP_TOKENS = 16
-AUTO_PROMPTS = 6
+AUTO_PROMPTS = 4
 """Prompts whose answers decide on the tree where that is left to measurements."""
 
 

@@ -40,10 +40,10 @@ def test_predicted_acceptance_is_that_of_the_trees_themselves(costs: dict[int, f
     given = texts(target)
     choice = choose_tree(target, proposer, given)
     for shape in (TreeShape(steps=3, topk=2, num_draft_tokens=6), TreeShape(steps=2, topk=4, num_draft_tokens=12)):
-        accepted = positions = 0
+        tokens = rounds = 0
         for text in given:
-            ids = [*text.prompt, *text.answer]
-            for position in range(len(text.prompt), len(ids) - tree_choice.STEPS, tree_choice.APART):
+            ids, position = [*text.prompt, *text.answer], len(text.prompt)
+            while position < len(ids) - tree_choice.STEPS:
                 proposer.reset(100)
                 proposer.extend(
                     Committed(
@@ -51,15 +51,16 @@ def test_predicted_acceptance_is_that_of_the_trees_themselves(costs: dict[int, f
                         next_ids_T=torch.tensor(ids[1 : position + 1]),
                     )
                 )
-                tree, slot, positions = draft_tree(proposer, ids[position], shape), 0, positions + 1
+                tree, slot, rounds, begin = draft_tree(proposer, ids[position], shape), 0, rounds + 1, position
                 for token in ids[position + 1 :]:
                     slot = next((c for c in tree.children[slot] if tree.tokens[c - 1] == token), 0)
                     if not slot:
                         break
-                    accepted += 1
+                    position += 1
+                position += 1
+                tokens += position - begin
         (predicted,) = [p for p in choice.predictions if p.shape == shape]
-        assert choice.positions == positions
-        assert predicted.tau == pytest.approx(1 + accepted / positions)
+        assert predicted.tau == pytest.approx(tokens / rounds)
         assert 1 < predicted.tau <= 1 + shape.steps
 
 

@@ -150,15 +150,15 @@ def test_a_tree_chosen_from_measurements(pipeline: Pipeline, tmp_path: Path, mon
     run(pipeline, context, tree="auto", max_new_tokens=24, compare_transformers=False)
 
 
-def test_a_proposer_of_chains_cannot_be_asked_for_trees(
-    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from specflow.drafters.dflash.proposer import DFlashProposer
+def test_a_proposer_of_chains_cannot_be_asked_for_trees(tmp_path: Path) -> None:
+    from specflow.stages.trees import asked_shape
+    from tests.decoding.proposers import ScriptedProposer
 
-    monkeypatch.delattr(DFlashProposer, "expand")
+    proposer, context = ScriptedProposer([1], [], num_proposals=2, right=lambda _: 0), FakeContext(tmp_path / "run")
     for tree in (TreeParams(), "auto"):
-        with pytest.raises(StageError, match="DFlashProposer proposes chains only"):
-            run(pipeline, FakeContext(tmp_path / "run"), tree=tree)
+        with pytest.raises(StageError, match="ScriptedProposer proposes chains only"):
+            asked_shape(tree, None, proposer, context)
+        assert asked_shape(tree, ("another",), proposer, context) is None
 
 
 def test_generate_gives_the_same_tokens_as_plain_decoding(pipeline: Pipeline) -> None:

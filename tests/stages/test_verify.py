@@ -202,7 +202,7 @@ def test_finished_prompts_are_not_decoded_again(
     assert resumed == run(pipeline, made, FakeContext(tmp_path / "whole"))
 
 
-LOSSLESS = LosslessParams(enabled=True, samples=60, alphabet=6, temperatures=(1.0,))
+LOSSLESS = LosslessParams(enabled=True, samples=50, alphabet=6, temperatures=(1.0,))
 
 
 @pytest.mark.parametrize("tree", [None, TreeParams(steps=2, topk=2, num_draft_tokens=5)])
@@ -217,8 +217,8 @@ def test_certificate(pipeline: Pipeline, tmp_path: Path, tree: TreeParams | None
     assert numbers["settings"] == 11  # greedy, four filters and penalties, the last five with drawn proposals too
     assert len(numbers["tests"]) == 12
     assert numbers["accepted_per_round"] > 0.1
-    assert context.progresses[-1][1].done == context.progresses[-1][0] == 11 * 60
-    assert "tests" not in " ".join(context.messages)
+    assert context.progresses[-1][1].done == context.progresses[-1][0] == 11 * 50
+    assert not any("total_variation" in message for message in context.messages)
 
 
 def test_certificate_rejects_another_distribution(
