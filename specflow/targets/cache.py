@@ -71,10 +71,10 @@ class Cache:
         ``parents_BT`` int64 ``[B, rows]``: rows are a tree, see :class:`TreePass`; none: each follows the one before.
         """
         committed = self.committed_B.tolist()
-        tree = parents_BT is not None
-        self._pass = (
-            TreePass(committed, parents_BT, self.device) if tree else AttentionPass(committed, rows, self.device)
-        )
+        if parents_BT is None:
+            self._pass = AttentionPass(committed, rows, self.device)
+        else:
+            self._pass = TreePass(committed, parents_BT, self.device)
         if self._pass.length > self.capacity:
             raise ValueError(
                 f"{rows} rows after {max(committed)} committed positions do not fit a cache of {self.capacity}: "

@@ -61,7 +61,8 @@ def distance(
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_sampling(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    assert distance(monkeypatch, Sampling(**SETTINGS[name]), tree=shape(*WIDE)) < 1e-12
+    settings: dict[str, Any] = SETTINGS[name]
+    assert distance(monkeypatch, Sampling(**settings), tree=shape(*WIDE)) < 1e-12
 
 
 @pytest.mark.parametrize("sizes", SHAPES)

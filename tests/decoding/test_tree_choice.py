@@ -100,8 +100,9 @@ def test_bad_input_is_refused(costs: dict[int, float]) -> None:
     short = [Written([1, 2], [3] * tree_choice.STEPS)]
     with pytest.raises(ValueError, match="answers of more than 9 tokens"):
         choose_tree(target, TableProposer(target, num_proposals=2), short)
+    chains: Any = ScriptedProposer([1], [], num_proposals=2, right=lambda _: 0)
     with pytest.raises(ValueError, match="chains only"):
-        choose_tree(target, ScriptedProposer([1], [], num_proposals=2, right=lambda _: 0), texts(target))
+        choose_tree(target, chains, texts(target))
 
 
 def test_measured_costs_are_of_every_number_of_rows() -> None:

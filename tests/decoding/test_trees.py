@@ -42,6 +42,11 @@ class Model:
         return torch.stack([self.log_q(path) for path in new])
 
 
+def ranking(row: list[float]) -> list[int]:
+    """Ids by value, of equal ones the lowest first."""
+    return sorted(range(len(row)), key=lambda token: (-row[token], token))
+
+
 def by_definition(model: Model, shape: TreeShape) -> list[tuple[tuple[int, ...], float]]:
     """Paths of the kept nodes with their scores, in order: METHODS 3 with whole sorts and nothing shared."""
     frontier: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
@@ -50,7 +55,7 @@ def by_definition(model: Model, shape: TreeShape) -> list[tuple[tuple[int, ...],
         level = []
         for path, score in frontier:
             row = model.log_q(path).tolist()
-            ranked = sorted(range(model.vocab), key=lambda token, row=row: (-row[token], token))
+            ranked = ranking(row)
             level += [((*path, t), score + row[t]) for t in ranked[: shape.topk] if row[t] > float("-inf")]
         generated += level
         frontier = sorted(level, key=lambda node: -node[1])[: shape.topk]  # sorts of Python are stable
@@ -154,7 +159,7 @@ def test_order_of_the_serving_engine() -> None:
 )
 def test_equal_q_are_ordered_by_id(rows: list[list[float]], topk: int) -> None:
     for row, found in zip(rows, likeliest(torch.tensor(rows), topk), strict=True):
-        ranked = sorted(range(4), key=lambda token, row=row: (-row[token], token))[:topk]
+        ranked = ranking(row)[:topk]
         assert found == [(token, row[token]) for token in ranked if row[token] > float("-inf")]
 
 

@@ -52,7 +52,7 @@ def settings_of(plan: Plan, *, allowed: int, drawn: bool) -> dict[str, Sampling]
     for temperature in plan.temperatures:
         for name, given in filters.items():
             found[f"T {temperature:g}, {name}"] = Sampling(temperature=temperature, **given)
-    penalties = {"presence_penalty": 0.5, "frequency_penalty": 0.7, "repetition_penalty": 1.2}
+    penalties: dict[str, Any] = {"presence_penalty": 0.5, "frequency_penalty": 0.7, "repetition_penalty": 1.2}
     found[f"T {plan.temperatures[0]:g}, penalties"] = Sampling(temperature=plan.temperatures[0], **penalties)
     if drawn:
         found |= {
