@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from specflow.config.base import Section
+from specflow.config.base import Section, wrong
 from specflow.config.regenerate import Precision
 from specflow.config.sampling import SamplingParams
+from specflow.config.tree import TreeOrAuto
 
 
 class BenchParams(Section):
@@ -15,6 +16,14 @@ class BenchParams(Section):
     prompts_per_kind: int | None = Field(default=None, ge=1, description="Held-out prompts per kind; none: all.")
     max_new_tokens: int = Field(default=64, ge=1, description="Longest answer in tokens.")
     sampling: SamplingParams = Field(default=SamplingParams(), description="Sampling of both modes.")
+    tree: TreeOrAuto | None = Field(
+        default=None,
+        description="Propose trees; `auto`: the shape that measured costs and acceptance predict to be fastest; none: "
+        "chains.",
+    )
+    tree_drafters: tuple[str, ...] | None = Field(
+        default=None, description="Drafters that propose trees, by name; none: all, and each must be able to."
+    )
     repeats: int = Field(default=1, ge=1, description="Times each prompt is decoded in each mode.")
     warmup_prompts: int = Field(default=2, ge=0, description="Prompts decoded before the clock starts.")
     precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")
@@ -30,3 +39,13 @@ class BenchParams(Section):
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads; none: chosen by a probe.")
     """In the key, unlike elsewhere: it changes what is measured."""
+
+    @model_validator(mode="after")
+    def _drawn_proposals_are_chains(self) -> BenchParams:
+        if self.tree is not None and self.sampling.draft_temperature:
+            raise wrong(
+                "proposals that are drawn are chains",
+                found=f"a tree, and sampling.draft_temperature {self.sampling.draft_temperature}",
+                expected="a tree or draft_temperature above 0, not both",
+            )
+        return self

@@ -26,6 +26,7 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
                 missing,
                 f"layers among capture.layer_ids: {', '.join(map(str, sorted(captured)))}",
             )
+    yield from _trees(config)
     yield from _beyond_the_target(config)
     yield from _engine_of_answers(config.regenerate)
     train = {source.rows_of: index for index, source in enumerate(config.regenerate.train)}
@@ -37,6 +38,29 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
                 "held-out prompts are also trained on",
                 source.place,
                 f"another source than regenerate.train.{train[source.rows_of]}",
+            )
+
+
+def _trees(config: Config) -> Iterator[Inconsistency]:
+    """Trees of drafters that are not there, or whose method proposes chains only."""
+    able = [name for name, drafter in config.drafters.items() if drafter.proposes_trees]
+    for name, section in (("verify", config.verify), ("bench", config.bench)):
+        asked = section.tree_drafters
+        unknown = [drafter for drafter in asked or () if drafter not in config.drafters]
+        if unknown:
+            expected = "names among drafters: " + ", ".join(config.drafters)
+            yield (name, "tree_drafters"), "no such drafter", unknown, expected
+        if section.tree is None:
+            continue
+        named = config.drafters if asked is None else [drafter for drafter in asked if drafter in config.drafters]
+        unable = [f"{drafter} ({config.drafters[drafter].method})" for drafter in named if drafter not in able]
+        if unable:
+            expected = f"only {', '.join(able)} in {name}.tree_drafters" if able else f"no {name}.tree: chains"
+            yield (
+                (name, "tree" if asked is None else "tree_drafters"),
+                "drafters whose method proposes no trees",
+                ", ".join(unable),
+                expected,
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -148,6 +148,9 @@ class TrainParams(Section):
 
 class DrafterParams(Section):
     """What every method has; its own parameters are in ``specflow/drafters/<name>/params.py``."""
+
+    proposes_trees: ClassVar[bool] = False
+    """Whether the method's proposers expand trees (``specflow.drafters.base.Expands``)."""
 
     method: str = Field(description="What kind of drafter this is.")
     layer_ids: Annotated[tuple[int, ...] | None, AfterValidator(increasing)] = Field(

@@ -16,6 +16,8 @@ from specflow.config.root import Config
 
 EVERY = "*"
 DRAFTERS = "drafters"
+ENABLED = "enabled"
+"""The switch of a section, whose flag has the section's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +82,11 @@ def flags_of(stage: str) -> tuple[Flag, ...]:
     for model in section_models(stage):
         for leaf in leaves(model):
             by_path[leaf.path] = _either(by_path[leaf.path], leaf) if leaf.path in by_path else leaf
-    short: Mapping[str, int] = _counts([leaf.name for leaf in by_path.values()])
+    names = {path: path[:-1] if path[-1] == ENABLED else path for path in by_path}
+    short: Mapping[str, int] = _counts([name[-1] for name in names.values()])
     return tuple(
-        Flag(name=_dashed((leaf.name,) if short[leaf.name] == 1 else path), leaf=leaf, section=section)
-        for path, leaf in by_path.items()
+        Flag(name=_dashed(name[-1:] if short[name[-1]] == 1 else name), leaf=by_path[path], section=section)
+        for path, name in names.items()
     )
 
 

@@ -151,7 +151,7 @@ def written_path(data: Any, loc: tuple[int | str, ...]) -> KeyPath:
         if inside:
             path.append(part)
             data = data[part]
-        elif index == len(loc) - 1 and isinstance(data, dict) and part != "[key]":
+        elif index == len(loc) - 1 and isinstance(data, dict) and not str(part).startswith("["):
             path.append(part)
     return tuple(path)
 

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from specflow.config.base import NOT_IN_KEY, Section
 from specflow.config.regenerate import Precision
+from specflow.config.tree import TreeParams
+
+
+class LosslessParams(Section):
+    """Test whether sampled answers with the drafter have the distribution of the target's own."""
+
+    enabled: bool = Field(
+        default=False, description="Draw many short answers with the drafter and test their distribution."
+    )
+    samples: int = Field(default=1000, ge=50, description="Answers drawn with each sampling setting.")
+    alphabet: int = Field(
+        default=24, ge=2, description="Tokens that may be drawn, the likeliest ones; all others are excluded."
+    )
+    answer_tokens: int = Field(default=3, ge=2, description="Tokens of each answer.")
+    temperatures: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(0.5, 1.0, 1.5),
+        min_length=1,
+        description="Each is tested with all tokens, top-k, top-p and min-p.",
+    )
+    significance: float = Field(
+        default=1e-3, gt=0, lt=0.5, description="Chance that a correct drafter fails, all settings together."
+    )
+    seed: int = Field(default=0, description="Seed of the answers.")
 
 
 class VerifyParams(Section):
@@ -24,6 +49,13 @@ class VerifyParams(Section):
     )
     anchors_per_document: int = Field(default=8, ge=1, description="Blocks compared in each of them.")
     batch_size: int = Field(default=8, ge=1, description="Prompts of plain decoding run together.")
+    tree: TreeParams | None = Field(default=None, description="Decode with trees of this shape; none: with chains.")
+    tree_drafters: tuple[str, ...] | None = Field(
+        default=None, description="Drafters that propose trees, by name; none: all, and each must be able to."
+    )
+    lossless: LosslessParams = Field(
+        default=LosslessParams(), description="Certificate that sampling is not changed by the drafter."
+    )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
     )

@@ -34,7 +34,8 @@ class Ratio:
 class Acceptance:
     """Per position j = 1..m. ``cumulative[j-1]``: rounds accepting at least j of the rounds proposing j.
 
-    ``conditional[j-1]``: the same over the rounds that accepted j - 1 before it.
+    ``conditional[j-1]``: the same over the rounds that accepted j - 1 before it. In a tree, j is the depth, a round
+    proposes as deep as its longest path, and one whose accepted path has no child at j counts as not accepting.
     """
 
     tau: Ratio

@@ -21,7 +21,9 @@ class Purpose(StrEnum):
     DRAFT = "draft"
     """A proposal; place: (index of the round's first proposal, proposal)."""
     ACCEPT = "accept"
-    """Whether a proposal stays; place as for drafts. A round begins at a new index, so none is used twice."""
+    """Whether a proposal stays; place as for drafts. A round begins at a new index, so none is used twice.
+
+    In a tree, which of the proposals at a depth stays; place: (index of the round's first proposal, depth)."""
 
 
 class RequestRandom:
@@ -32,7 +34,11 @@ class RequestRandom:
 
     def accepts(self, *, p: float, q: float, place: tuple[int, ...]) -> bool:
         """True with probability ``min(1, p / q)``; ``q`` above 0."""
-        return float(self._uniform(Purpose.ACCEPT, place, 1)[0]) * q < p
+        return self.coin(place=place) * q < p
+
+    def coin(self, *, place: tuple[int, ...]) -> float:
+        """A number in [0, 1) that decides what stays at ``place``."""
+        return float(self._uniform(Purpose.ACCEPT, place, 1)[0])
 
     def choose(self, weights_V: Tensor, *, purpose: Purpose, place: tuple[int, ...]) -> int:
         """An id with probability in proportion to its weight, which need not sum to 1.

@@ -10,11 +10,13 @@ class Round:
     """One draft-and-verify round. Times in seconds."""
 
     proposed: int
-    """m, proposals verified."""
+    """m, proposals verified; of a tree, the length of its longest path."""
     accepted: int
     """r, proposals the target agreed with, before any cut by EOS or length."""
     delivered: int
     """Tokens the user received: r + 1, less what EOS or the length limit cut off."""
+    tree_nodes: int = 0
+    """Proposals of the tree, all paths together; 0: a chain."""
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     state_seconds: float = 0.0

@@ -2,7 +2,8 @@
 
 Tokens of a request do not depend on the other requests except where rounding decides: its random numbers, proposer
 and penalties are its own, and its rows of the target's pass differ by about 1e-6 relative.
-Legend: B running requests, R = m + 1 rows, K captured layers, H hidden size.
+Rounds are chains of the same length, or, with a tree's shape, a tree for every request whose proposals are not drawn.
+Legend: B running requests, R rows (m + 1, or the largest tree's), K captured layers, H hidden size.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from time import perf_counter
 import torch
 
 from specflow.decoding.chooser import Chooser, Drafting, choose_tokens
+from specflow.decoding.drafts import Draft, longest_path, rows_of, tokens_of, verify_drafts
 from specflow.decoding.records import Generation, Round
 from specflow.decoding.slots import Plan
+from specflow.decoding.trees import Tree, TreeShape, draft_tree
 from specflow.decoding.verification import verify_chains
-from specflow.drafters.base import Committed, Proposal, Proposer, Samples
+from specflow.drafters.base import Committed, Expands, Proposal, Proposer, Samples
 from specflow.targets.base import TargetOutput
 
 
@@ -28,21 +31,45 @@ class _Slot:
     generation: Generation
     first_token_at: float
 
-    def propose(self) -> Proposal:
-        """The chain after the last token of the output."""
-        anchor, sampling = self.generation.tokens[-1], self.chooser.sampling
-        if sampling.draft_temperature == 0.0:
-            return Proposal(tokens_m=self.proposer.propose(anchor))
+    @property
+    def anchor(self) -> int:
+        """The last token of the output."""
+        return self.generation.tokens[-1]
+
+    def chain(self) -> Proposal:
+        if self.chooser.sampling.draft_temperature == 0.0:
+            return Proposal(tokens_m=self.proposer.propose(self.anchor))
         assert isinstance(self.proposer, Samples)  # checked before any request began
-        return self.proposer.sample(anchor, Drafting(self.chooser))
+        return self.proposer.sample(self.anchor, Drafting(self.chooser))
+
+    def tree(self, shape: TreeShape) -> Draft:
+        """A tree of the likeliest proposals; a chain where the request's proposals are drawn."""
+        if self.chooser.sampling.draft_temperature:
+            return self.chain()
+        assert isinstance(self.proposer, Expands)  # checked before any request began
+        return draft_tree(self.proposer, self.anchor, shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    """What the target said to one request's draft."""
+
+    rows: list[int] | slice
+    """Of the pass, now committed: the anchor's and the accepted proposals'."""
+    accepted: list[int]
+    """Tokens."""
+    next: int
 
 
 class Rounds:
     """Slots ``0 .. active`` are running; the cache's rows behind them are free."""
 
-    def __init__(self, plan: Plan, proposer: Proposer, *, width: int, longest: int) -> None:
-        self.plan, self.width = plan, width
-        self._room = plan.max_new_tokens + proposer.num_proposals + 1
+    def __init__(
+        self, plan: Plan, proposer: Proposer, *, width: int, longest: int, tree: TreeShape | None = None
+    ) -> None:
+        self.plan, self.width, self._tree = plan, width, tree
+        drafted = max(proposer.num_proposals, *((tree.num_draft_tokens, tree.expanded) if tree else ()), 0)
+        self._room = plan.max_new_tokens + drafted + 1
         self._layer_ids = proposer.layer_ids
         self._free = [proposer, *(proposer.fork() for _ in range(width - 1))][::-1]
         self._cache = plan.target.new_cache(width, longest + self._room)
@@ -78,41 +105,38 @@ class Rounds:
             self._release(row)
             return
         slot.proposer.reset(len(prompt) + self._room)
-        slot.proposer.extend(_committed(output, 0, [*prompt[1:], *first]))
+        slot.proposer.extend(_committed(output, 0, slice(0, len(prompt)), [*prompt[1:], *first]))
 
     def step(self) -> None:
         """One round of every running request."""
-        plan, count, started = self.plan, self.active, perf_counter()
-        proposals, drafts = [], []
+        count, started = self.active, perf_counter()
+        drafts: list[Draft] = []
+        seconds = []
         for slot in self._slots:
             begin = perf_counter()
-            proposals.append(slot.propose())
-            drafts.append(perf_counter() - begin)
+            drafts.append(slot.chain() if self._tree is None else slot.tree(self._tree))
+            seconds.append(perf_counter() - begin)
         drafted = perf_counter()
         if self._running.batch != count:
             self._running = self._cache.rows(0, count)
-        anchors_B1 = torch.tensor([[slot.generation.tokens[-1]] for slot in self._slots])
-        ids_BR = torch.cat((anchors_B1, torch.stack([p.tokens_m for p in proposals])), dim=1)
-        output = plan.target.forward(ids_BR, self._running, layer_ids=self._layer_ids)
-        logits_BRV = plan.target.head(output.last_hidden_BTH)
-        verdicts = verify_chains(logits_BRV, proposals, [slot.chooser for slot in self._slots])
+        output, verdicts = self._verify(drafts)
         verified = before = perf_counter()
-        self._running.commit([accepted + 1 for accepted, _ in verdicts])
         for row in reversed(range(count)):  # a slot that ends is filled by the last one, which is done already
-            slot, (accepted, bonus) = self._slots[row], verdicts[row]
-            draft_m = proposals[row].tokens_m
-            delivered, finished = self._emit(slot, [*draft_m[:accepted].tolist(), bonus])
+            slot, verdict, draft = self._slots[row], verdicts[row], drafts[row]
+            delivered, finished = self._emit(slot, [*verdict.accepted, verdict.next])
             stated = perf_counter()
             if not finished:
-                slot.proposer.extend(_committed(output, row, slot.generation.tokens[-accepted - 1 :]))
+                following = slot.generation.tokens[-len(verdict.accepted) - 1 :]
+                slot.proposer.extend(_committed(output, row, verdict.rows, following))
             now = perf_counter()
             idle = (started - self._ended) / count if slot.generation.rounds else 0.0
             slot.generation.rounds.append(
                 Round(
-                    proposed=len(draft_m),
-                    accepted=accepted,
+                    proposed=longest_path(draft),
+                    accepted=len(verdict.accepted),
                     delivered=delivered,
-                    draft_seconds=drafts[row],
+                    tree_nodes=len(draft.tokens) if isinstance(draft, Tree) else 0,
+                    draft_seconds=seconds[row],
                     verify_seconds=(verified - drafted) / count,
                     state_seconds=now - stated,
                     other_seconds=idle + (stated - before),
@@ -123,6 +147,29 @@ class Rounds:
                 slot.generation.decode_seconds = now - slot.first_token_at
                 self._release(row)
         self._ended = before
+
+    def _verify(self, drafts: list[Draft]) -> tuple[TargetOutput, list[_Verdict]]:
+        """One pass of the target over all drafts; commits what it accepts."""
+        target, choosers = self.plan.target, [slot.chooser for slot in self._slots]
+        chains = [draft for draft in drafts if isinstance(draft, Proposal)]
+        if self._tree is None:
+            anchors_B1 = torch.tensor([[slot.anchor] for slot in self._slots])
+            ids_BR = torch.cat((anchors_B1, torch.stack([chain.tokens_m for chain in chains])), dim=1)
+            output = target.forward(ids_BR, self._running, layer_ids=self._layer_ids)
+            accepted = verify_chains(target.head(output.last_hidden_BTH), chains, choosers)
+            self._running.commit([count + 1 for count, _ in accepted])
+            return output, [
+                _Verdict(rows=slice(0, count + 1), accepted=chain.tokens_m[:count].tolist(), next=token)
+                for chain, (count, token) in zip(chains, accepted, strict=True)
+            ]
+        rows = rows_of([slot.anchor for slot in self._slots], drafts)
+        output = target.forward(rows.ids_BR, self._running, layer_ids=self._layer_ids, parents_BT=rows.parents_BR)
+        walked = verify_drafts(target.head(output.last_hidden_BTH), drafts, choosers)
+        self._running.commit_paths([[0, *path] for path, _ in walked])
+        return output, [
+            _Verdict(rows=[0, *path], accepted=[tokens_of(draft)[row - 1] for row in path], next=token)
+            for draft, (path, token) in zip(drafts, walked, strict=True)
+        ]
 
     def _emit(self, slot: _Slot, tokens: list[int]) -> tuple[int, bool]:
         """Deliver what the user receives of ``tokens``; how many, and whether the request ends."""
@@ -145,14 +192,14 @@ class Rounds:
         self.plan.finish(done.request, done.generation)
 
 
-def _committed(output: TargetOutput, row: int, next_ids: list[int]) -> Committed:
-    """The first rows of a request's pass, with the token after each."""
-    count, hidden_BTH = len(next_ids), output.last_hidden_BTH
+def _committed(output: TargetOutput, request: int, rows: list[int] | slice, next_ids: list[int]) -> Committed:
+    """``rows`` of a request's pass, with the token after each."""
+    hidden_BTH = output.last_hidden_BTH
     features_BTKH = hidden_BTH.unsqueeze(2)[:, :, :0] if output.features_BTKH is None else output.features_BTKH
     return Committed(
-        features_TKH=features_BTKH[row, :count],
+        features_TKH=features_BTKH[request, rows],
         next_ids_T=torch.tensor(next_ids),
-        last_hidden_TH=hidden_BTH[row, :count],
+        last_hidden_TH=hidden_BTH[request, rows],
     )
 
 

@@ -1,4 +1,4 @@
-"""Speculative decoding: a proposer drafts a chain per request, the target verifies all of them in one pass.
+"""Speculative decoding: a proposer drafts a chain or a tree per request, the target verifies all in one pass.
 
 Every round commits ``r + 1`` rows of a request (the anchor and the accepted proposals) and emits ``r + 1`` tokens
 (the accepted proposals and the target's own next token): METHODS 0.
@@ -12,15 +12,24 @@ from specflow.decoding.records import Generation
 from specflow.decoding.rounds import Rounds
 from specflow.decoding.sampling import GREEDY, Sampling
 from specflow.decoding.slots import Plan, run, sampling_of_each
-from specflow.drafters.base import Proposer, Samples
+from specflow.decoding.trees import TreeShape
+from specflow.drafters.base import Expands, Proposer, Samples
 from specflow.targets.target import Target
 
 
 def decode_speculative(
-    target: Target, proposer: Proposer, prompt: Sequence[int], *, max_new_tokens: int, sampling: Sampling = GREEDY
+    target: Target,
+    proposer: Proposer,
+    prompt: Sequence[int],
+    *,
+    max_new_tokens: int,
+    sampling: Sampling = GREEDY,
+    tree: TreeShape | None = None,
 ) -> Generation:
     """One request; see :func:`decode_speculative_batch`."""
-    return decode_speculative_batch(target, proposer, [prompt], max_new_tokens=max_new_tokens, sampling=[sampling])[0]
+    return decode_speculative_batch(
+        target, proposer, [prompt], max_new_tokens=max_new_tokens, sampling=[sampling], tree=tree
+    )[0]
 
 
 def decode_speculative_batch(
@@ -31,14 +40,16 @@ def decode_speculative_batch(
     max_new_tokens: int,
     sampling: Sequence[Sampling] | None = None,
     batch_size: int = 1,
+    tree: TreeShape | None = None,
     on_done: Callable[[int, Generation], None] | None = None,
 ) -> list[Generation]:
     """Decoding whose outputs have the distribution of plain decoding; greedy ones equal it, up to ties within rounding.
 
     ``sampling``: one per prompt, none: all greedy. Each request stops at an end token, which is kept, or after
     ``max_new_tokens``; results are in prompt order. Feeding a prompt's features to the proposer counts as decoding
-    time but belongs to no round. ``on_done(index, generation)`` is called as requests finish. Raises ``ValueError``
-    on empty prompts, or if proposals are to be drawn by a proposer that cannot.
+    time but belongs to no round. ``tree``: requests whose proposals are not drawn get a tree of this shape, none: a
+    chain. ``on_done(index, generation)`` is called as requests finish. Raises ``ValueError`` on empty prompts, or if
+    proposals are to be drawn, or trees drafted, by a proposer that cannot.
     """
     if any(not prompt for prompt in prompts) or max_new_tokens < 1 or batch_size < 1:
         shortest = min(map(len, prompts), default=0)
@@ -51,8 +62,11 @@ def decode_speculative_batch(
         raise ValueError(
             f"draft_temperature above 0: {type(proposer).__name__} cannot draw its proposals; use draft_temperature 0"
         )
+    if tree is not None and not isinstance(proposer, Expands):
+        raise ValueError(f"a tree: {type(proposer).__name__} proposes chains only; leave the tree out")
     if not prompts:
         return []
     plan = Plan(target=target, max_new_tokens=max_new_tokens, sampling=asked, on_done=on_done)
-    run(Rounds(plan, proposer, width=min(batch_size, len(prompts)), longest=max(map(len, prompts))), prompts)
+    width, longest = min(batch_size, len(prompts)), max(map(len, prompts))
+    run(Rounds(plan, proposer, width=width, longest=longest, tree=tree), prompts)
     return [plan.results[i] for i in range(len(prompts))]

@@ -79,7 +79,8 @@ def _cards(best: DrafterResult) -> list[dict[str, Any]]:
     result = best.benchmark or {}
     total = headline(result["total"])
     span = text.interval(total["speedup_low"], total["speedup_high"])
-    proposals = result["drafter"].get("num_proposals")
+    tree = result.get("tree")
+    proposals = tree["steps"] if tree else result["drafter"].get("num_proposals")
     return [
         {
             "label": "Speed-up", "value": text.times(total["speedup"]), "unit": "",
@@ -144,7 +145,7 @@ def _ranking(record: Mapping[str, Any]) -> dict[str, Any]:
 def _drafter(drafter: DrafterResult) -> dict[str, Any]:
     result, verification = drafter.benchmark, drafter.verification or {}
     checks = [
-        {"what": c["what"], "passed": c["passed"], "numbers": text.compact(c["numbers"])}
+        {"what": c["what"], "passed": c["passed"], "numbers": text.compact(_short(c["numbers"]))}
         for c in verification.get("checks", [])
     ]
     failed = sum(not c["passed"] for c in checks)
@@ -154,9 +155,43 @@ def _drafter(drafter: DrafterResult) -> dict[str, Any]:
         "figures": drafter_figures(drafter),
         "training_note": training_note(drafter),
         "checks": checks,
+        "distribution": _distribution(verification),
         "checks_note": f"{len(checks) - failed} of {len(checks)} checks passed.",
         **(_measured(result) if result else {}),
     }
+
+
+TESTS = "tests"
+"""Of a check's numbers, the one that is a table."""
+
+
+def _short(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in numbers.items() if name != TESTS}
+
+
+def _distribution(verification: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The certificate's tests; none where it was not asked for."""
+    check = next((c for c in verification.get("checks", []) if c["numbers"].get(TESTS)), None)
+    if check is None:
+        return None
+    numbers = check["numbers"]
+    tree = numbers["tree"]
+    shape = "chains" if tree is None else "trees of {} steps, topk {}, {} rows".format(*tree)
+    accepted, power = text.number(numbers["accepted_per_round"]), numbers[TESTS][0]["power"]
+    return {
+        "note": f"Answers of {numbers['tokens_of_an_answer']} tokens, from an alphabet of {numbers['alphabet']}, with "
+        f"{shape}, all settings mixed in batches of {numbers['batch_size']}; {accepted} proposals accepted per round. "
+        f"Compared with {numbers['against']} by G-tests; needed: {check['limit']}. Detectable: a total variation that "
+        f"is rejected with probability {power:g} at least.",
+        "head": ["setting", "answers", "cells", "G", "p-value", "total variation", "detectable"],
+        "rows": [
+            [
+                row["setting"], text.count(row["samples"]), text.count(row["cells"]), text.number(row["g"], 1),
+                f"{row['p_value']:.3g}", text.number(row["total_variation"], 3), text.number(row["detectable"], 3),
+            ]
+            for row in numbers[TESTS]
+        ],
+    }  # fmt: skip
 
 
 def training_note(drafter: DrafterResult) -> str:
@@ -186,7 +221,7 @@ def _measured(result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "setting": f"Batch {result['concurrency']}, {result['sampling']['name']}, {engine['precision']} arithmetic, "
         f"{engine['threads']} threads; plain and speculative decoding alternate prompt by prompt."
-        f"{_differences(result)}",
+        f"{_tree(result)}{_differences(result)}",
         "speed": {
             "head": ["kind", "prompts", "plain tok/s", "drafter tok/s", "speed-up", "95 % interval", "median prompt",
                      "with prefill", "tau"],
@@ -325,6 +360,22 @@ def _lineage(row: Mapping[str, Any]) -> dict[str, str]:
         "inputs": inputs or text.NONE,
         "parameters": text.compact(row["parameters"]) if row["parameters"] else text.NONE,
     }
+
+
+def _tree(result: Mapping[str, Any]) -> str:
+    """Sentence on the trees; empty for chains."""
+    tree = result.get("tree")
+    if not tree:
+        return ""
+    shape = f" Trees of {tree['steps']} steps, topk {tree['topk']}, {tree['num_draft_tokens']} rows"
+    chosen = tree.get("chosen")
+    if not chosen:
+        return f"{shape}."
+    return (
+        f"{shape}, chosen from measured costs and {chosen['positions']} drafted positions: predicted tau "
+        f"{text.number(chosen['best']['tau'])}, {text.times(chosen['gain'])} the speed of the drafter's chain (tau "
+        f"{text.number(chosen['chain']['tau'])})."
+    )
 
 
 def _differences(result: Mapping[str, Any]) -> str:

@@ -16,12 +16,14 @@ KIND = "benchmark"
 INPUTS: Mapping[str, Arity] = {"target": Arity.ONE, "drafter": Arity.ONE, "tokens": Arity.ONE}
 
 CONVENTIONS = {
-    "acceptance": "share of rounds, before any cut by an end token or the length limit",
+    "acceptance": "share of rounds, before any cut by an end token or the length limit; in trees by depth",
     "tokens_per_second": "tokens after the first over the time from the first to the last",
     "speedup": "ratio of tokens per second, each a ratio of sums; interval: 95 %, bootstrap over prompts",
     "predicted": "mean time of a round (draft + verify + state + other) of the whole run over tau of the kind",
 }
 WARMUP_TOKENS = 16
+AUTO_PROMPTS = 4
+"""Prompts whose answers decide on the tree where that is left to measurements."""
 
 
 def check(params: BenchParams) -> Iterable[Problem]:
@@ -48,6 +50,8 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
 
     Raises ``StageError`` if no baseline could be formed: without it there is no speed-up to report.
     """
+    from dataclasses import asdict
+
     from specflow.data.documents import iterate_documents
     from specflow.decoding.plain import decode_plain
     from specflow.decoding.sampling import sampling_of
@@ -65,13 +69,14 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
     _same_contract(inputs, context, precision=precision)
     target = Target.load(path, precision=precision, threads=threads)
     proposer = load_drafter(inputs.one("drafter").path, target)
+    tree, chosen = _tree(target, proposer, requests, params, context)
 
     def plain(prompt: Sequence[int], *, limit: int = params.max_new_tokens) -> Any:
         return decode_plain(target, [prompt], max_new_tokens=limit, sampling=[sampling_of(params.sampling, prompt)])[0]
 
     def speculative(prompt: Sequence[int], *, limit: int = params.max_new_tokens) -> Any:
         own = sampling_of(params.sampling, prompt)
-        return decode_speculative(target, proposer, prompt, max_new_tokens=limit, sampling=own)
+        return decode_speculative(target, proposer, prompt, max_new_tokens=limit, sampling=own, tree=tree)
 
     def greedy(prompt: Sequence[int], *, limit: int) -> Any:
         return decode_plain(target, [prompt], max_new_tokens=limit)[0]
@@ -98,6 +103,7 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
         **_circumstances(inputs, params, target=target, requests=requests),
         "total": total,
         "kinds": kinds,
+        "tree": tree and {**asdict(tree), "chosen": chosen},
         "equality": None if _sampled(params) else _equality(target, pairs, requests, params),
         "transformers": _transformers(path, requests, params, plain=greedy, precision=target.precision)
         if params.compare_transformers
@@ -107,6 +113,41 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
     _write_rounds(context.output / "rounds.jsonl", pairs)
     context.log(_sentence(total))
     return _metrics(record)
+
+
+def _tree(
+    target: Any, proposer: Any, requests: Sequence[Any], params: BenchParams, context: Context
+) -> tuple[Any, Mapping[str, Any] | None]:
+    """The shape of the trees, none where chains are asked for, and how ``auto`` came to it."""
+    from specflow.decoding.tree_choice import Written, choose_tree
+    from specflow.decoding.trees import TreeShape
+    from specflow.stages.machine import remembered
+    from specflow.stages.trees import asked_shape
+
+    if params.tree != "auto":
+        return asked_shape(params.tree, params.tree_drafters, proposer, context), None
+    if asked_shape(params.tree, params.tree_drafters, proposer, context) is None:
+        return None, None
+
+    def decide() -> dict[str, Any]:
+        from specflow.decoding.plain import decode_plain
+        from specflow.decoding.sampling import sampling_of
+
+        stride = max(len(requests) // AUTO_PROMPTS, 1)
+        texts = []
+        for request in requests[::stride][:AUTO_PROMPTS]:
+            own = sampling_of(params.sampling, request.prompt)
+            (answer,) = decode_plain(target, [request.prompt], max_new_tokens=params.max_new_tokens, sampling=[own])
+            texts.append(Written(request.prompt, answer.tokens))
+        try:
+            choice = choose_tree(target, proposer, texts)
+        except ValueError as error:
+            raise StageError(str(error)) from error
+        context.log(str(choice))
+        return choice.as_json()
+
+    found: dict[str, Any] = remembered(context.scratch, "tree", decide)
+    return TreeShape(**found["best"]["shape"]), found
 
 
 def _same_contract(inputs: Inputs, context: Context, *, precision: str) -> None:

@@ -20,6 +20,9 @@ INPUTS: Mapping[str, Arity] = {
     "tokens": Arity.ONE,
 }
 
+CERTIFICATE_PROMPT = 32
+"""Last tokens of the prompt whose answers are drawn: every answer begins with a pass over all of them."""
+
 
 def check(params: VerifyParams) -> Iterable[Problem]:
     if params.precision == "fp32" and params.near_tie:
@@ -36,11 +39,15 @@ def files(params: VerifyParams) -> Iterable[Path]:
 
 
 def estimate(params: VerifyParams) -> Estimate:
-    return Estimate(note=f"every held-out prompt decoded twice, {params.max_new_tokens} tokens each")
+    note = f"every held-out prompt decoded twice, {params.max_new_tokens} tokens each"
+    if params.lossless.enabled:
+        note += f"; {params.lossless.samples} answers of {params.lossless.answer_tokens} tokens per sampling setting"
+    return Estimate(note=note)
 
 
 def run(inputs: Inputs, params: VerifyParams, context: Context) -> Metrics:
     """Payload: ``verification.json``. Raises ``StageError`` after logging every check if one failed."""
+    from specflow.serving.verification.check import TABLES
     from specflow.stages.machine import resolved
     from specflow.targets.target import Target
 
@@ -51,6 +58,8 @@ def run(inputs: Inputs, params: VerifyParams, context: Context) -> Metrics:
     checks = _stored(inputs, params, context, exact)
     target = exact if precision == "fp32" else Target.load(path, precision=precision, threads=threads)
     checks.append(_greedy(inputs, params, context, target=target, exact=exact))
+    if params.lossless.enabled:
+        checks.append(_lossless(inputs, params, context, target=target))
     for done in checks:
         context.log(str(done))
     failed = [c for c in checks if not c.passed]
@@ -58,13 +67,14 @@ def run(inputs: Inputs, params: VerifyParams, context: Context) -> Metrics:
         "passed": not failed,
         "precision": precision,
         "max_new_tokens": params.max_new_tokens,
+        "tree": params.tree and params.tree.model_dump(),
         "checks": [c.as_json() for c in checks],
     }
     text = json.dumps(record, indent=2, sort_keys=True) + "\n"
     if failed:
         raise StageError(f"{len(failed)} of {len(checks)} checks failed:\n" + "\n".join(map(str, failed)))
     (context.output / "verification.json").write_text(text, encoding="utf-8")
-    return {"passed": True, **{c.name: dict(c.numbers) for c in checks}}
+    return {"passed": True, **{c.name: {k: v for k, v in c.numbers.items() if k not in TABLES} for c in checks}}
 
 
 def _stored(inputs: Inputs, params: VerifyParams, context: Context, target: Any) -> list[Any]:
@@ -124,6 +134,7 @@ def _greedy(inputs: Inputs, params: VerifyParams, context: Context, *, target: A
     from specflow.serving.requests import heldout_requests
     from specflow.serving.verification.equality import check_equality
     from specflow.serving.verification.journal import Journal
+    from specflow.stages.trees import asked_shape
 
     requests = heldout_requests(iterate_documents(inputs.one("tokens").path), per_kind=params.prompts_per_kind)
     plain, speculative = Journal(context.scratch / "plain.jsonl"), Journal(context.scratch / "speculative.jsonl")
@@ -143,10 +154,12 @@ def _greedy(inputs: Inputs, params: VerifyParams, context: Context, *, target: A
             on_done=keep,
         )
         proposer = load_drafter(inputs.one("drafter").path, target)
+        tree = asked_shape(params.tree, params.tree_drafters, proposer, context)
         for index, request in enumerate(requests):
             if index in speculative:
                 continue
-            found = decode_speculative(target, proposer, request.prompt, max_new_tokens=params.max_new_tokens)
+            limit = params.max_new_tokens
+            found = decode_speculative(target, proposer, request.prompt, max_new_tokens=limit, tree=tree)
             speculative.add(index, found.tokens)
             progress.advance()
     return check_equality(
@@ -157,6 +170,36 @@ def _greedy(inputs: Inputs, params: VerifyParams, context: Context, *, target: A
         near_tie=params.near_tie,
         precision=target.precision,
     )
+
+
+def _lossless(inputs: Inputs, params: VerifyParams, context: Context, *, target: Any) -> Any:
+    """Sampled answers to the end of the shortest held-out prompt, in an alphabet of the likeliest tokens."""
+    from specflow.data.documents import iterate_documents
+    from specflow.drafters.base import Samples
+    from specflow.drafters.loading import load_drafter
+    from specflow.serving.requests import heldout_requests
+    from specflow.serving.verification.lossless import Plan, check_lossless, settings_of
+    from specflow.serving.verification.restricted import RestrictedTarget, likely_alphabet
+    from specflow.stages.trees import asked_shape
+
+    asked = params.lossless
+    requests = heldout_requests(iterate_documents(inputs.one("tokens").path))
+    shortest = min((request.prompt for request in requests), key=lambda prompt: (len(prompt), prompt))
+    prompt = shortest[-CERTIFICATE_PROMPT:]
+    restricted = RestrictedTarget(target, likely_alphabet(target, prompt, asked.alphabet))
+    proposer = load_drafter(inputs.one("drafter").path, restricted)  # drafters without a head of their own keep to it
+    plan = Plan(
+        samples=asked.samples,
+        length=asked.answer_tokens,
+        temperatures=asked.temperatures,
+        significance=asked.significance,
+        batch_size=params.batch_size,
+        tree=asked_shape(params.tree, params.tree_drafters, proposer, context),
+        seed=asked.seed,
+    )
+    count = len(settings_of(plan, allowed=len(restricted.allowed), drawn=isinstance(proposer, Samples)))
+    with context.progress("distribution of sampled answers", total=count * asked.samples, unit="answers") as progress:
+        return check_lossless(restricted, proposer, prompt, plan, on_answer=progress.advance)
 
 
 def _same_contracts(inputs: Inputs, context: Context) -> None:

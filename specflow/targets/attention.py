@@ -21,7 +21,7 @@ FOLD_ROWS = 16
 class AttentionPass:
     """Which cached positions the rows of one pass see: row i of request b sees ``0 .. committed[b] + i``."""
 
-    __slots__ = ("_masks", "_rotary", "length", "positions_BT", "rows", "start")
+    __slots__ = ("_masks", "_rotary", "length", "positions_BT", "rows", "slots_BT", "start")
 
     def __init__(self, committed: list[int], rows: int, device: torch.device) -> None:
         self.rows = rows
@@ -34,6 +34,8 @@ class AttentionPass:
         else:
             offsets_B1 = torch.tensor(committed, device=device).unsqueeze(1)
             self.positions_BT = offsets_B1 + torch.arange(rows, device=device)
+        self.slots_BT = self.positions_BT
+        """Where the rows lie in the cache: behind the committed ones, in their order."""
         self._masks: dict[tuple[int | None, int, int, torch.dtype], Tensor] = {}
         self._rotary: tuple[Tensor, Tensor, Tensor] | None = None
 
@@ -64,14 +66,19 @@ class AttentionPass:
         low = self.first_visible(window)
         key = (window, low, groups, dtype)
         if key not in self._masks:
-            slots_S = torch.arange(low, self.length, device=self.positions_BT.device)
-            hidden_BTS = slots_S > self.positions_BT.unsqueeze(-1)
-            if window is not None:
-                hidden_BTS = hidden_BTS | (slots_S <= (self.positions_BT - window).unsqueeze(-1))
-            mask = torch.zeros(hidden_BTS.shape, dtype=dtype, device=slots_S.device)
+            hidden_BTS = self.hidden(low, window)
+            mask = torch.zeros(hidden_BTS.shape, dtype=dtype, device=hidden_BTS.device)
             mask = mask.masked_fill_(hidden_BTS, float("-inf")).unsqueeze(1)
             self._masks[key] = mask.repeat(1, 1, groups, 1)
         return self._masks[key]
+
+    def hidden(self, low: int, window: int | None) -> Tensor:
+        """``[B, T, S - low]``: which cached places from ``low`` on a row does not see."""
+        slots_S = torch.arange(low, self.length, device=self.positions_BT.device)
+        hidden_BTS = slots_S > self.positions_BT.unsqueeze(-1)
+        if window is not None:
+            hidden_BTS = hidden_BTS | (slots_S <= (self.positions_BT - window).unsqueeze(-1))
+        return hidden_BTS
 
 
 def attention(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specflow.targets.attention import AttentionPass
+from specflow.targets.tree_attention import TreePass
 
 
 class _Storage:
@@ -64,10 +65,16 @@ class Cache:
         view._views, view._pass, view._index = {}, None, None
         return view
 
-    def begin_pass(self, rows: int) -> AttentionPass:
-        """Reserve ``rows`` positions behind the committed ones; raises ``ValueError`` if they do not fit."""
+    def begin_pass(self, rows: int, parents_BT: Tensor | None = None) -> AttentionPass:
+        """Reserve ``rows`` places behind the committed ones; raises ``ValueError`` if they do not fit.
+
+        ``parents_BT`` int64 ``[B, rows]``: rows are a tree, see :class:`TreePass`; none: each follows the one before.
+        """
         committed = self.committed_B.tolist()
-        self._pass = AttentionPass(committed, rows, self.device)
+        if parents_BT is None:
+            self._pass = AttentionPass(committed, rows, self.device)
+        else:
+            self._pass = TreePass(committed, parents_BT, self.device)
         if self._pass.length > self.capacity:
             raise ValueError(
                 f"{rows} rows after {max(committed)} committed positions do not fit a cache of {self.capacity}: "
@@ -75,7 +82,7 @@ class Cache:
             )
         self._index = None
         if self._pass.start is None:
-            self._index = (torch.arange(self._batch, device=self.device).unsqueeze(1), self._pass.positions_BT)
+            self._index = (torch.arange(self._batch, device=self.device).unsqueeze(1), self._pass.slots_BT)
         return self._pass
 
     def commit(self, counts: int | Sequence[int] | Tensor) -> None:
@@ -93,6 +100,26 @@ class Cache:
         if low < 0 or high > rows:
             raise ValueError(f"cannot commit {low}..{high} rows of a pass of {rows}")
         self.committed_B += counts
+
+    @torch.inference_mode()
+    def commit_paths(self, paths: Sequence[Sequence[int]]) -> None:
+        """Make one path of the last pass part of each request: its rows are moved together, the others vanish.
+
+        ``paths[b]``: rows from the top down, each the parent of the next. Raises ``ValueError`` if they are not.
+        """
+        current = self._pass
+        if current is None:
+            raise RuntimeError("commit without a pass since the last commit")
+        _check_paths(paths, current, batch=self._batch)
+        moved = [(b, to, row) for b, path in enumerate(paths) for to, row in enumerate(path) if to != row]
+        if moved:
+            request_M, to_M, row_M = torch.tensor(moved, device=self.device).T
+            first_M = self.committed_B.to(self.device)[request_M]
+            for keys, values in self._views.values():
+                for buffer in (keys, values):
+                    # Indexing copies before it writes, so that places which are read and written do no harm.
+                    buffer[request_M, :, first_M + to_M] = buffer[request_M, :, first_M + row_M]
+        self.commit([len(path) for path in paths])
 
     def rewind(self, request: int, length: int) -> None:
         """Forget everything of ``request`` behind its first ``length`` positions."""
@@ -145,3 +172,17 @@ class Cache:
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         return self.get_seq_length(layer_idx) + query_length, 0
+
+
+def _check_paths(paths: Sequence[Sequence[int]], current: AttentionPass, *, batch: int) -> None:
+    parents_BT = (
+        current.parents_BT if isinstance(current, TreePass) else torch.arange(-1, current.rows - 1).expand(batch, -1)
+    )
+    if len(paths) != batch:
+        raise ValueError(f"paths of {len(paths)} requests, the cache has {batch}")
+    for b, path in enumerate(paths):
+        parents = parents_BT[b].tolist()
+        if [parents[row] if 0 <= row < current.rows else None for row in path] != [-1, *path[:-1]][: len(path)]:
+            raise ValueError(
+                f"request {b}: rows {list(path)} are no path of the pass's tree, whose parents are {parents}"
+            )

@@ -120,17 +120,21 @@ class Target:
         normed: Tensor = norm(hidden.to(self.head_weight.dtype))
         return normed
 
-    def forward(self, ids_BT: Tensor, cache: Cache, *, layer_ids: tuple[int, ...] = ()) -> TargetOutput:
+    def forward(
+        self, ids_BT: Tensor, cache: Cache, *, layer_ids: tuple[int, ...] = (), parents_BT: Tensor | None = None
+    ) -> TargetOutput:
         """Run T rows per request behind the committed ones; row i sees the committed prefix and rows <= i.
 
         Commits nothing. Right padding needs no mask: commit fewer rows. ``layer_ids`` are 0-based, strictly
         increasing, and exclude the last layer (METHODS 0); their outputs become ``features_BTKH``.
+        ``parents_BT`` int64 on the CPU: the rows are trees; row i sees the committed prefix, its ancestors and itself,
+        and its position is theirs plus one. -1: it follows the prefix. Commit with ``Cache.commit_paths``.
         """
         if ids_BT.shape[0] != cache.batch:
             raise ValueError(f"ids of {ids_BT.shape[0]} requests, a cache of {cache.batch}")
         captured: dict[int, Tensor] = {}
         handles = [self._layers[k].register_forward_hook(partial(_keep, captured, k)) for k in self._checked(layer_ids)]
-        hidden = self._pass(ids_BT, cache, handles)
+        hidden = self._pass(ids_BT, cache, handles, parents_BT)
         # Copies made outside inference mode are ordinary tensors, which training may use.
         features = torch.stack([captured[k] for k in layer_ids], dim=2) if layer_ids else None
         return TargetOutput(last_hidden_BTH=hidden.clone(), features_BTKH=features)
@@ -150,11 +154,11 @@ class Target:
         last_TH, *states = to_host(hidden[0], *(value[0] for value in captured.values()))
         return dict(zip(captured, states, strict=True)), last_TH
 
-    def _pass(self, ids_BT: Tensor, cache: Cache, handles: list[Any]) -> Tensor:
+    def _pass(self, ids_BT: Tensor, cache: Cache, handles: list[Any], parents_BT: Tensor | None = None) -> Tensor:
         """The last hidden states of a pass; ``handles`` of hooks are removed after it."""
         try:
             with torch.inference_mode():
-                current = cache.begin_pass(ids_BT.shape[1])
+                current = cache.begin_pass(ids_BT.shape[1], parents_BT)
                 hidden: Tensor = self._backbone(
                     input_ids=ids_BT.to(self.embedding_weight.device),
                     position_ids=current.positions_BT,

@@ -15,6 +15,23 @@ from torch import Tensor
 Output = tuple[int, ...]
 
 
+class Coin:
+    """A uniform number of which nothing is known but what the comparisons so far have told."""
+
+    def __init__(self, decide: Callable[[dict[int, float]], int]) -> None:
+        self._decide, self._low, self._high = decide, 0.0, 1.0
+
+    def __lt__(self, other: float) -> bool:
+        if other <= self._low:
+            return False
+        if other >= self._high - 1e-12:  # probabilities that should add up to 1
+            return True
+        below = (other - self._low) / (self._high - self._low)
+        answer = bool(self._decide({1: below, 0: 1.0 - below}))
+        self._low, self._high = (self._low, other) if answer else (other, self._high)
+        return answer
+
+
 class Script:
     """In place of ``RequestRandom``: takes the decisions it is told, then the first possible ones, and notes all."""
 
@@ -42,6 +59,9 @@ class Script:
         accept = min(1.0, p / q)
         options = {option: share for option, share in ((1, accept), (0, 1.0 - accept)) if share > 0.0}
         return bool(self._decide(options))
+
+    def coin(self, *, place: tuple[int, ...]) -> Coin:
+        return Coin(self._decide)
 
     def choose(self, weights_V: Tensor, *, purpose: object, place: tuple[int, ...]) -> int:
         weights: list[float] = weights_V.tolist()

@@ -22,6 +22,7 @@ class TableCache:
     def __init__(self, texts: list[list[int]], first: int, count: int, capacity: int) -> None:
         self.texts, self.first, self.batch, self.capacity = texts, first, count, capacity
         self.passed: list[list[int]] = []
+        self.parents: list[list[int]] = []
 
     @property
     def committed_B(self) -> Tensor:
@@ -34,6 +35,12 @@ class TableCache:
         each = [counts] * self.batch if isinstance(counts, int) else counts
         for b, count in enumerate(each):
             self.texts[self.first + b] += self.passed[b][:count]
+        self.passed = []
+
+    def commit_paths(self, paths: list[list[int]]) -> None:
+        for b, path in enumerate(paths):
+            assert [self.parents[b][row] for row in path] == [-1, *path[:-1]][: len(path)]
+            self.texts[self.first + b] += [self.passed[b][row] for row in path]
         self.passed = []
 
     def rewind(self, request: int, length: int) -> None:
@@ -59,13 +66,25 @@ class TableTarget:
         before = text[-2] if len(text) > 1 else self.vocab_size
         return self.table[len(text) % 8, before, text[-1]]
 
-    def forward(self, ids_BT: Tensor, cache: TableCache, *, layer_ids: tuple[int, ...] = ()) -> TargetOutput:
+    def forward(
+        self,
+        ids_BT: Tensor,
+        cache: TableCache,
+        *,
+        layer_ids: tuple[int, ...] = (),
+        parents_BT: Tensor | None = None,
+    ) -> TargetOutput:
         cache.passed = ids_BT.tolist()
+        chain = torch.arange(-1, ids_BT.shape[1] - 1).expand(ids_BT.shape)
+        cache.parents = (chain if parents_BT is None else parents_BT).tolist()
         rows = []
-        for b, new in enumerate(cache.passed):
+        for b, (new, parents) in enumerate(zip(cache.passed, cache.parents, strict=True)):
             text = cache.texts[cache.first + b]
             assert len(text) + len(new) <= cache.capacity
-            rows.append(torch.stack([self.after([*text, *new[: i + 1]]) for i in range(len(new))]))
+            texts: list[list[int]] = []
+            for token, parent in zip(new, parents, strict=True):
+                texts.append([*(texts[parent] if parent >= 0 else text), token])
+            rows.append(torch.stack([self.after(path) for path in texts]))
         ids = ids_BT.float().view(*ids_BT.shape, 1, 1)  # the features are the tokens themselves
         return TargetOutput(last_hidden_BTH=torch.stack(rows), features_BTKH=ids if layer_ids else None)
 
@@ -102,6 +121,22 @@ class TableProposer:
         logits = 0.6 * self._target.after(text) + 0.8 * self._noise[i]
         logits[self._excluded] = float("-inf")
         return logits
+
+    def begin_tree(self, anchor: int) -> Tensor:
+        self._paths = [[anchor]]
+        return self._log_q([*self.text, anchor], 0)
+
+    def expand(self, tokens_b: Tensor, parents_b: Tensor) -> Tensor:
+        rows = []
+        for token, parent in zip(tokens_b.tolist(), parents_b.tolist(), strict=True):
+            self._paths.append([*self._paths[parent], token])
+            depth = len(self._paths[-1]) - 1
+            rows.append(self._log_q([*self.text, *self._paths[-1]], depth % self.num_proposals))
+        return torch.stack(rows)
+
+    def _log_q(self, text: list[int], i: int) -> Tensor:
+        """Nothing has a probability where every token is excluded."""
+        return self._logits(text, i).log_softmax(dim=-1).nan_to_num(nan=float("-inf"), neginf=float("-inf"))
 
     def propose(self, anchor: int) -> Tensor:
         text = [*self.text, anchor]

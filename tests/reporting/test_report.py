@@ -249,3 +249,25 @@ def test_differing_outputs_are_told_with_their_gap() -> None:
     assert found == (
         " The outputs of 2 of 3 prompts differ, 1 of them at a near tie; largest fp32 logit gap 0.25."
     )  # fmt: skip
+
+
+def test_the_certificate_is_shown_with_its_p_values(data: ReportData) -> None:
+    from dataclasses import replace
+
+    row = {
+        "setting": "T 1, top-k", "samples": 1000, "cells": 17, "g": 14.2, "p_value": 0.583,
+        "total_variation": 0.021, "detectable": 0.125, "power": 0.99,
+    }  # fmt: skip
+    check = {
+        "name": "lossless", "what": "Sampled answers", "passed": True, "limit": "p-values of at least 0.0001",
+        "numbers": {
+            "smallest_p_value": 0.583, "settings": 1, "against": "the enumerated distribution", "alphabet": 24,
+            "tokens_of_an_answer": 3, "batch_size": 8, "accepted_per_round": 1.25, "tree": [3, 4, 16], "tests": [row],
+        },
+    }  # fmt: skip
+    drafter = replace(data.drafters[0], verification={"passed": True, "checks": [check]})
+    benchmark = {**(drafter.benchmark or {}), "tree": {"steps": 3, "topk": 4, "num_draft_tokens": 16, "chosen": None}}
+    page = render_html(replace(data, drafters=[replace(drafter, benchmark=benchmark)]))
+    for shown in ("T 1, top-k", "0.583", "0.125", "trees of 3 steps, topk 4, 16 rows", "1.25 proposals accepted",
+                  "Trees of 3 steps, topk 4, 16 rows.", "at most 4"):  # fmt: skip
+        assert shown in page

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from specflow.config.bench import BenchParams
 from specflow.config.sampling import SamplingParams
+from specflow.config.tree import TreeParams
 from specflow.decoding.sampling import sampling_of
 from specflow.stages import bench
 from specflow.stages.contract import StageError
@@ -115,6 +116,49 @@ def test_sampled_bench(pipeline: Pipeline, tmp_path: Path) -> None:
     assert (first.temperature, first.top_p, first.draft_temperature) == (1.2, 0.9, 1.0)
     with pytest.raises(ValidationError, match="nothing is sampled at temperature 0"):
         SamplingParams(top_k=5, draft_temperature=1.0)
+
+
+def test_trees(pipeline: Pipeline, tmp_path: Path) -> None:
+    context = FakeContext(tmp_path / "run")
+    tree = TreeParams(steps=2, topk=3, num_draft_tokens=7)
+    run(pipeline, context, tree=tree, compare_transformers=False)
+    record = json.loads((context.output / "result.json").read_text())
+    assert record["tree"] == {**tree.model_dump(), "chosen": None}
+    assert record["equality"]["differing"] == 0
+    assert len(record["total"]["acceptance"]["cumulative"]) == 2
+    rows = [json.loads(line) for line in (context.output / "rounds.jsonl").read_text().splitlines()]
+    assert {r["tree_nodes"] for row in rows for r in row["rounds"]} == {6}
+    other = FakeContext(tmp_path / "other")
+    run(pipeline, other, tree=tree, tree_drafters=("someone",), compare_transformers=False)
+    assert json.loads((other.output / "result.json").read_text())["tree"] is None
+
+
+def test_a_tree_chosen_from_measurements(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specflow.decoding import tree_choice
+
+    context = FakeContext(tmp_path / "run")
+    run(pipeline, context, tree="auto", max_new_tokens=24, compare_transformers=False)
+    record = json.loads((context.output / "result.json").read_text())
+    chosen = record["tree"]["chosen"]
+    assert {k: record["tree"][k] for k in ("steps", "topk", "num_draft_tokens")} == chosen["best"]["shape"]
+    assert chosen["best"]["tokens_per_second"] >= chosen["next_best"][0]["tokens_per_second"]
+    assert chosen["gain"] >= 1.0
+    assert chosen["positions"] > 0
+    assert any("predicted tau" in message for message in context.messages)
+    # A killed run goes on with the shape that was chosen.
+    monkeypatch.setattr(tree_choice, "choose_tree", None)
+    run(pipeline, context, tree="auto", max_new_tokens=24, compare_transformers=False)
+
+
+def test_a_proposer_of_chains_cannot_be_asked_for_trees(tmp_path: Path) -> None:
+    from specflow.stages.trees import asked_shape
+    from tests.decoding.proposers import ScriptedProposer
+
+    proposer, context = ScriptedProposer([1], [], num_proposals=2, right=lambda _: 0), FakeContext(tmp_path / "run")
+    for tree in (TreeParams(), "auto"):
+        with pytest.raises(StageError, match="ScriptedProposer proposes chains only"):
+            asked_shape(tree, None, proposer, context)
+        assert asked_shape(tree, ("another",), proposer, context) is None
 
 
 def test_generate_gives_the_same_tokens_as_plain_decoding(pipeline: Pipeline) -> None:

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specflow.config.export import ExportParams
-from specflow.config.verify import VerifyParams
+from specflow.config.tree import TreeParams
+from specflow.config.verify import LosslessParams, VerifyParams
 from specflow.drafters.loading import load_drafter, load_network
 from specflow.features.store import FeatureReader
 from specflow.serving.verification import alignment, blocks, parity
@@ -199,6 +200,36 @@ def test_finished_prompts_are_not_decoded_again(
     assert len(calls) == 3
     assert again.progresses[-1][1].done == again.progresses[-1][0] == 4
     assert resumed == run(pipeline, made, FakeContext(tmp_path / "whole"))
+
+
+LOSSLESS = LosslessParams(enabled=True, samples=50, alphabet=6, temperatures=(1.0,))
+
+
+@pytest.mark.parametrize("tree", [None, TreeParams(steps=2, topk=2, num_draft_tokens=5)])
+def test_certificate(pipeline: Pipeline, tmp_path: Path, tree: TreeParams | None) -> None:
+    context = FakeContext(tmp_path / "run")
+    found = run(pipeline, exported(pipeline, tmp_path), context, lossless=LOSSLESS, tree=tree, batch_size=8)
+    check = found["checks"][-1]
+    assert (check["name"], check["passed"]) == ("lossless", True)
+    numbers = check["numbers"]
+    assert numbers["tree"] == (tree and [2, 2, 5])
+    assert numbers["alphabet"] == 6
+    assert numbers["settings"] == 11  # greedy, four filters and penalties, the last five with drawn proposals too
+    assert len(numbers["tests"]) == 12
+    assert numbers["accepted_per_round"] > 0.1
+    assert context.progresses[-1][1].done == context.progresses[-1][0] == 11 * 50
+    assert not any("total_variation" in message for message in context.messages)
+
+
+def test_certificate_rejects_another_distribution(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drafter's proposals that always stay: its distribution instead of the target's."""
+    from specflow.decoding.randomness import RequestRandom
+
+    monkeypatch.setattr(RequestRandom, "accepts", lambda self, **_: True)
+    with pytest.raises(StageError, match=r"FAILED: Sampled answers .*\n.*all together: p-value|p-value"):
+        run(pipeline, exported(pipeline, tmp_path), FakeContext(tmp_path / "run"), lossless=LOSSLESS)
 
 
 def test_near_ties_are_refused_in_fp32() -> None:

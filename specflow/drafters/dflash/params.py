@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,6 +11,8 @@ from specflow.config.drafter import DrafterParams
 
 class Params(DrafterParams):
     """DFlash: a whole block of proposals in one pass."""
+
+    proposes_trees: ClassVar[bool] = True
 
     method: Literal["dflash"] = Field(description="What kind of drafter this is.")
     num_layers: int = Field(default=5, ge=1, description="Draft decoder layers.")

@@ -18,6 +18,7 @@ from specflow.drafters.base import Committed, Draw, Proposal, draw_rows
 from specflow.drafters.dflash.network import DFlashNetwork, Layer
 from specflow.drafters.linear import Linear, frozen_linear
 from specflow.drafters.rope import cos_sin, rotate
+from specflow.drafters.row_trees import RowTree
 
 
 class DFlashProposer:
@@ -117,6 +118,15 @@ class DFlashProposer:
     def sample(self, anchor: int, draw: Draw) -> Proposal:
         """``[B - 1]`` int64 proposals, each drawn from its row; rows do not see each other's tokens."""
         return draw_rows(self.logits(anchor), draw)
+
+    @torch.no_grad()
+    def begin_tree(self, anchor: int) -> Tensor:
+        """See ``specflow.drafters.base.Expands``; a node's score is the product of its rows' probabilities."""
+        self._tree = RowTree(self.logits(anchor))
+        return self._tree.first()
+
+    def expand(self, tokens_b: Tensor, parents_b: Tensor) -> Tensor:
+        return self._tree.expand(parents_b)
 
     @torch.no_grad()
     def logits(self, anchor: int) -> Tensor:

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+TABLES = ("tests",)
+"""Numbers that are a table of their own, too long for a line."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -24,6 +27,7 @@ class Check:
 
     def __str__(self) -> str:
         state = "passed" if self.passed else "FAILED"
-        numbers = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in self.numbers.items())
+        shown = {k: v for k, v in self.numbers.items() if k not in TABLES}
+        numbers = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items())
         lines = [f"{state}: {self.what} ({numbers}; needed: {self.limit})", *(f"    {f}" for f in self.failures)]
         return "\n".join(lines)

@@ -1,0 +1,23 @@
+"""The tree that a stage decodes with, from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from specflow.stages.contract import Context, StageError
+
+
+def asked_shape(tree: Any, drafters: Collection[str] | None, proposer: Any, context: Context) -> Any:
+    """What to draft with: ``TreeShape``; ``auto``, where that is asked for; none: chains.
+
+    ``drafters``: names of those that draft trees, none: all. Raises ``StageError`` if this one cannot.
+    """
+    from specflow.decoding.trees import TreeShape
+    from specflow.drafters.base import Expands
+
+    if tree is None or (drafters is not None and context.item not in drafters):
+        return None
+    if not isinstance(proposer, Expands):
+        raise StageError(f"{type(proposer).__name__} proposes chains only: leave `tree` out, or name other drafters")
+    return tree if tree == "auto" else TreeShape(**tree.model_dump())
