@@ -22,6 +22,8 @@ WHERE = {
     "markov_walk": ("markov_walk", "OPERATOR"),
     "selector_lattice": ("selector", "LATTICE"),
     "selector_walk": ("selector", "WALK"),
+    "quantize_features": ("quantize_features", "QUANTIZE"),
+    "dequantize_features": ("quantize_features", "DEQUANTIZE"),
 }
 """Package and name of each operator's description."""
 NAMES = tuple(WHERE)

@@ -92,11 +92,12 @@ def _row(operator: Operator, case: Case, backward: bool, limits: Limits, device:
         operations=cost.operations,
     )
     leaves = operator.differentiable if backward else ()
-    for name, function in implementations(operator).items():
+    for name, prepare in implementations(operator).items():
         try:
+            function = prepare(inputs)
             row.seconds[name] = _seconds(lambda f=function: run(f, _fresh(inputs), differentiable=leaves))  # type: ignore[misc]
         except (RuntimeError, ImportError, ValueError) as error:  # out of memory, not compilable, not installed
-            row.seconds[name], row.notes[name] = None, str(error).splitlines()[0][:200]
+            row.seconds[name], row.notes[name] = None, (str(error) or repr(error)).splitlines()[0][:200]
         torch.cuda.empty_cache()
     taken = row.seconds["triton"]
     if taken is None:
@@ -107,12 +108,12 @@ def _row(operator: Operator, case: Case, backward: bool, limits: Limits, device:
     return Row(**{**asdict(row), "share": share})
 
 
-def implementations(operator: Operator) -> dict[str, Callable[..., Any]]:
-    """Everything that computes the operator, by name."""
+def implementations(operator: Operator) -> dict[str, Callable[[dict[str, Any]], Callable[..., Any]]]:
+    """Everything that computes the operator, by name, each to be made ready for inputs."""
     return {
-        "triton": operator.kernel,
-        "reference": operator.reference,
-        "torch.compile": torch.compile(operator.reference),
+        "triton": lambda _: operator.kernel,
+        "reference": lambda _: operator.reference,
+        "torch.compile": lambda _: torch.compile(operator.reference),
         **operator.peers,
     }
 

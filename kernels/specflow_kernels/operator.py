@@ -38,8 +38,8 @@ class Operator:
     differentiable: tuple[str, ...] = ()
     """Inputs that get a gradient."""
     backward_cost: Callable[..., Cost] | None = None
-    peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    """Public kernels that compute the same, by name; one that is not installed raises ``ImportError``."""
+    peers: Mapping[str, Callable[[dict[str, Any]], Callable[..., Any]]] = field(default_factory=dict)
+    """Public kernels that compute the same, by name: made ready for inputs, each gives a function of them."""
 
 
 def run(function: Callable[..., Any], inputs: Inputs, *, differentiable: tuple[str, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,6 +60,12 @@ def backward_cost(**inputs: Any) -> Cost:
     return Cost(bytes=2 * forward.bytes + bytes_of((inputs["query_NRAd"],)), operations=forward.operations * 7 // 2)
 
 
+def flex_attention(inputs: dict[str, Any]) -> Callable[..., Tensor]:
+    from specflow_kernels.anchored_block_attention.flex import flex
+
+    return flex(inputs)
+
+
 def kernel(**inputs: Any) -> Tensor:
     from specflow_kernels.anchored_block_attention.differentiable import anchored_block_attention_triton
 
@@ -74,6 +81,7 @@ OPERATOR = Operator(
     explain=explain,
     cost=cost,
     backward_cost=backward_cost,
+    peers={"FlexAttention": flex_attention},
     differentiable=("query_NRAd", "key_NBGd", "value_NBGd", "context_key_SGd", "context_value_SGd"),
     cases=(
         Case(
