@@ -21,6 +21,8 @@ from specflow_kernels.operator import Case, Operator, run
 CAPABILITIES = (80, 90, 100)
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 """Bytes of shared memory that one program may have, by capability."""
+COMPILED_FROM = ("kernels.py", "*_kernels.py", "launching.py", "differentiable.py", "operator.py")
+"""Files of kernels, of their tiles and arguments, and of the shapes they are compiled for."""
 TYPES = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64",
     torch.int8: "i8", torch.uint8: "u8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64", torch.bool: "i1",
@@ -89,10 +91,10 @@ def compile_launch(launch: Launch, *, case: str, capability: int) -> Compiled:
 
 
 def sources_digest() -> str:
-    """Changes with any line of the kernels package, so that a table can tell whether it is still theirs."""
+    """Changes with any line that may change what is compiled, so that a table can tell whether it is still theirs."""
     root = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for pattern in COMPILED_FROM for path in root.rglob(pattern)):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -122,7 +124,7 @@ def _specialised(launch: Launch) -> tuple[dict[str, str], dict[str, Any], dict[t
 
 def _distinct(launches: Iterable[Launch]) -> list[Launch]:
     """One launch of every specialisation."""
-    found = {}
+    found: dict[tuple[str, int, int, str], Launch] = {}
     for launch in launches:
         key = (launch.kernel.__name__, launch.warps, launch.stages, repr(_specialised(launch)))
         found.setdefault(key, launch)

@@ -49,7 +49,10 @@ def recording(capability: int) -> Iterator[Recording]:
 def launch(
     kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, stages: int = 2, **constants: Any
 ) -> None:
-    """Run ``kernel`` with ``arguments`` in its order, then ``constants`` by name; nothing if the grid is empty."""
+    """Run ``kernel`` with ``arguments`` in its order, then ``constants`` by name; nothing if the grid is empty.
+
+    The first argument is a tensor: the launch is made on its device.
+    """
     if 0 in grid:
         return
     record = _recording.get()
@@ -58,7 +61,9 @@ def launch(
             Launch(kernel=kernel, grid=grid, arguments=arguments, constants=constants, warps=warps, stages=stages)
         )
         return
-    kernel[grid](*arguments, num_warps=warps, num_stages=stages, enable_fp_fusion=True, **constants)
+    # A launch goes to the current device, wherever its tensors are.
+    with torch.cuda.device_of(arguments[0]):  # type: ignore[no-untyped-call]
+        kernel[grid](*arguments, num_warps=warps, num_stages=stages, enable_fp_fusion=True, **constants)
 
 
 def capability_of(tensor: Tensor) -> int:

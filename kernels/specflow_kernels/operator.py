@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from specflow_kernels.choice import Choice
 from specflow_kernels.cost import Cost
@@ -40,6 +41,20 @@ class Operator:
     backward_cost: Callable[..., Cost] | None = None
     peers: Mapping[str, Callable[[dict[str, Any]], Callable[..., Any]]] = field(default_factory=dict)
     """Public kernels that compute the same, by name: made ready for inputs, each gives a function of them."""
+
+
+class _IndicesInMemory(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if function in (torch.arange, torch.full):
+            kwargs["device"] = "cpu"
+        return function(*args, **kwargs)
+
+
+def without_memory(case: Case) -> dict[str, Any]:
+    """The case's inputs for a cost: large tensors have no memory, while what a cost depends on has its values."""
+    with _IndicesInMemory():
+        return case.make(torch.device("meta"))
 
 
 def run(function: Callable[..., Any], inputs: Inputs, *, differentiable: tuple[str, ...]) -> Any:

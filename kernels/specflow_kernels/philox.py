@@ -17,7 +17,8 @@ SCALE = 4.6566127342e-10
 
 def uniform(seed: Tensor, offset: Tensor) -> Tensor:
     """Fp32 numbers in [0, 1) of int64 seeds and int64 offsets, both at least 0, broadcast against each other."""
-    seed, offset = torch.broadcast_tensors(seed, offset)
+    whole = torch.zeros_like(seed + offset)
+    seed, offset = seed + whole, offset + whole
     c0, c1 = offset & WORD, offset >> 32 & WORD
     c2 = c3 = torch.zeros_like(c0)
     k0, k1 = seed & WORD, seed >> 32 & WORD

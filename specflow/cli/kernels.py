@@ -31,6 +31,7 @@ group = typer.Typer(
 def explain(operators: Names = None, as_json: JsonOption = False) -> None:
     """Which implementation runs on this machine, for shapes of known configurations, and why; the least cost."""
     import torch
+    from specflow_kernels.operator import without_memory
 
     chosen = torch.device("cuda" if torch.cuda.is_available() else "meta")
     # Tensors without memory tell all that is asked, but for the device: the CPU is what they stand for.
@@ -38,7 +39,7 @@ def explain(operators: Names = None, as_json: JsonOption = False) -> None:
     for operator in _operators(operators):
         for case in operator.cases:
             inputs = case.make(chosen)
-            choice, cost = operator.explain(**inputs), operator.cost(**inputs)
+            choice, cost = operator.explain(**inputs), operator.cost(**without_memory(case))
             reason = choice.reason.replace("tensors are on meta", "tensors are on cpu")
             rows.append(
                 {

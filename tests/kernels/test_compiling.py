@@ -14,6 +14,7 @@ from specflow_kernels.catalogue import NAMES, load
 from specflow_kernels.compiling import CAPABILITIES, Compiled, compile_launch, launches_of, sources_digest
 from specflow_kernels.cost import Cost
 from specflow_kernels.launching import capability_of
+from specflow_kernels.operator import without_memory
 from specflow_kernels.tables import compiled_table, put_between
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "kernels.md"
@@ -64,7 +65,7 @@ def test_table_has_a_line_for_each_specialisation() -> None:
         for r in (10, 20)
     ]
     lines = compiled_table([("op", m) for m in made], digest="d", triton="t").split("\n")
-    assert [line for line in lines if line.startswith("| op")] == [
+    assert [line for line in lines if line.startswith("| op |")] == [
         "| op | k | c | 10, 2.0, 0, - | 10, 2.0, 0, - | 10, 2.0, 0, - |",
         "| op | k | c | 20, 2.0, 0, - | 20, 2.0, 0, - | 20, 2.0, 0, - |",
     ]
@@ -82,13 +83,27 @@ def test_share_of_the_limit() -> None:
     assert cost.intensity == 4.0
 
 
+def test_cost_of_attention_counts_the_visible_pairs() -> None:
+    operator = load("anchored_block_attention")
+    # 512 blocks of 15 query rows and 32 heads; block i of 256 in a document of 2048 rows sees 8 * (i + 1) of them.
+    seen = 2 * sum(8 * (i + 1) for i in range(256)) + 512 * 16
+    assert operator.cost(**without_memory(operator.cases[1])).operations == 4 * 15 * 32 * 128 * seen
+    windowed = 2 * sum(min(512, 8 * (i + 1)) for i in range(256)) + 512 * 16
+    assert operator.cost(**without_memory(operator.cases[2])).operations == 4 * 15 * 32 * 128 * windowed
+    ttt = load("ttt_attention")
+    pairs = 2 * (2048 * 2049 // 2) + 4096 * 6
+    assert ttt.cost(**without_memory(ttt.cases[1])).operations == 4 * 32 * 128 * pairs
+
+
 def test_cost_and_choice_of_every_case_are_told_without_a_device() -> None:
     for name in NAMES:
         operator = load(name)
         for case in operator.cases:
             inputs = case.make(torch.device("meta"))
-            cost = operator.cost(**inputs)
+            cost = operator.cost(**without_memory(case))
             assert cost.bytes > 0
+            if operator.backward_cost is not None:
+                assert operator.backward_cost(**without_memory(case)).operations > cost.operations
             choice = operator.explain(**inputs)
             assert (choice.kernel, choice.reason) == (False, "tensors are on meta; the kernel needs a CUDA device")
     assert capability_of(torch.zeros(1)) == 90

@@ -17,7 +17,7 @@ ROOT = HERE.parents[1]
 def test_kernels_equal_their_references_in_the_interpreter() -> None:
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"]
     done = subprocess.run(
         [*command, str(HERE / "interpreted")],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=580, check=False,

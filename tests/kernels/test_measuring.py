@@ -39,6 +39,7 @@ def test_row_has_a_time_for_what_ran_and_a_note_for_what_did_not(monkeypatch: py
     assert out.shape == inputs["x_NBH"].shape
     assert [g.shape for g in gradients] == [inputs[name].shape for name in operator.differentiable]
 
+    assert row.share is not None
     document = {"device": "a card", "torch": "t", "triton": "r", "limits": asdict(limits), "rows": [asdict(row)]}
     table = measured_table(document)
     assert "a card" in table

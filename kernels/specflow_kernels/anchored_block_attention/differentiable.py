@@ -106,22 +106,21 @@ def _tiles(query: Tensor, key: Tensor, *, window: int, backward: bool = False) -
     _, rows, heads, size = query.shape
     block, groups = key.shape[1:3]
     width = power_of_two(size, least=16)
-    # fp32 products run on twice the bytes without tensor cores: half the tile.
-    narrow = width > 128 or query.dtype == torch.float32
+    # fp32 products run without tensor cores, on operands that live in registers.
+    fine = query.dtype == torch.float32
     old = capability_of(query) < 90  # operands of its products live in registers, not in shared memory
-    most = 32 if narrow else 64
-    if old and backward:
-        most = 16 if width > 64 else 32
+    most = 16 if fine else 32 if width > 128 else 64
+    of_queries = min(most, 16 if width > 64 else 32) if old and backward else most
     return {
         "R": rows,
         "B": block,
         "RATIO": heads // groups,
         "D": size,
-        "BLOCK_Q": min(most, power_of_two(rows * heads // groups, least=16)),
+        "BLOCK_Q": min(of_queries, power_of_two(rows * heads // groups, least=16)),
         "BLOCK_B": power_of_two(block, least=16),
-        "BLOCK_K": 32 if narrow or old else 64,
+        "BLOCK_K": min(most, 32) if old else most,
         "BLOCK_D": width,
         "WINDOWED": window > 0,
-        "PRECISION": "ieee" if query.dtype == torch.float32 else "tf32",
-        "warps": 8 if backward or (old and width > 64) else 4,
+        "PRECISION": "ieee" if fine else "tf32",
+        "warps": 8 if backward or ((old or fine) and width > 64) else 4,
     }

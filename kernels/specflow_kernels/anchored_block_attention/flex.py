@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 def flex(inputs: dict[str, Any], *, compiled: bool = True) -> Callable[..., Tensor]:
     """A function of the operator's arguments; its mask is made here, once, from ``inputs``."""
     mask = _mask(inputs)
-    attend: Callable[..., Any] = torch.compile(flex_attention) if compiled else flex_attention
+    attend: Any = torch.compile(flex_attention) if compiled else flex_attention
 
     def run(
         query_NRAd: Tensor, key_NBGd: Tensor, value_NBGd: Tensor, context_key_SGd: Tensor, context_value_SGd: Tensor,
@@ -46,8 +46,10 @@ def _mask(inputs: dict[str, Any]) -> BlockMask:
         if window is not None:
             before = before & (visible[n] + row - place < window)
             inside = inside & (row - other < window)
-        return before | inside
+        visible_here: Tensor = before | inside
+        return visible_here
 
-    return create_block_mask(
+    mask: BlockMask = create_block_mask(
         seen, None, None, blocks * rows, context + blocks * block, device=str(start.device)
     )  # fmt: skip
+    return mask

@@ -35,13 +35,11 @@ def make(
     }
 
 
-def pairs(query: Tensor, key: Tensor, context_key: Tensor, visible_N: Tensor, window: int | None) -> int:
+def pairs(query: Tensor, key: Tensor, visible_N: Tensor, window: int | None) -> int:
     """Query rows times keys that they see, without the windows' slant inside a block; all heads."""
     blocks, rows, heads, _ = query.shape
-    seen = visible_N.sum().item() if visible_N.device.type != "meta" else blocks * context_key.shape[0] // 2
-    if window is not None and visible_N.device.type != "meta":
-        seen = visible_N.clamp(max=window).sum().item()
-    return rows * heads * (int(seen) + blocks * key.shape[1])
+    seen = int((visible_N if window is None else visible_N.clamp(max=window)).sum())
+    return rows * heads * (seen + blocks * key.shape[1])
 
 
 def cost(
@@ -50,7 +48,7 @@ def cost(
 ) -> Cost:  # fmt: skip
     """Two products over every visible pair; inputs read and output written once."""
     moved = bytes_of((query_NRAd, query_NRAd, key_NBGd, value_NBGd, context_key_SGd, context_value_SGd))
-    count = pairs(query_NRAd, key_NBGd, context_key_SGd, visible_N, window)
+    count = pairs(query_NRAd, key_NBGd, visible_N, window)
     return Cost(bytes=moved, operations=4 * count * query_NRAd.shape[-1])
 
 

@@ -19,13 +19,13 @@ def anchored_block_attention_reference(
     window: int | None = None,
 ) -> Tensor:
     """``[N, R, A, d]``; arguments as in ``anchored_block_attention``. Holds ``N * A * R * (S + B)`` scores."""
-    rows, heads = query_NRAd.shape[1:3]
+    blocks, rows, heads, size = query_NRAd.shape
     groups = key_NBGd.shape[2]
     wide = torch.promote_types(query_NRAd.dtype, torch.float32)
-    query = query_NRAd.to(wide).unflatten(2, (groups, heads // groups))
+    query = query_NRAd.to(wide).reshape(blocks, rows, groups, heads // groups, size)
     against_context = torch.einsum("nrgad,sgd->ngars", query, context_key_SGd.to(wide))
     against_block = torch.einsum("nrgad,nbgd->ngarb", query, key_NBGd.to(wide))
-    scores = torch.cat((against_context, against_block), dim=-1) * query_NRAd.shape[-1] ** -0.5
+    scores = torch.cat((against_context, against_block), dim=-1) * size**-0.5
     seen_NRK = visible_keys(
         start_N, visible_N, rows=rows, block=key_NBGd.shape[1], context=context_key_SGd.shape[0],
         causal=causal, window=window,

@@ -31,4 +31,5 @@ def build_tree_triton(
         link_kernel, (batch,), anchor, tokens, parent, chosen, slot_of, node_of, *out, visible, nodes, slots, levels,
         BLOCK=power_of_two(slots, least=16), warps=8,
     )  # fmt: skip
-    return Tree(*out, visible.view(torch.bool))
+    filled, above, child, sibling, depth = out
+    return Tree(filled, above, child, sibling, depth, visible.view(torch.bool))

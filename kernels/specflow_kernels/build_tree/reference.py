@@ -23,7 +23,8 @@ def build_tree_reference(
     if not rows:
         columns = [torch.empty((0, slots), dtype=torch.int64, device=device) for _ in range(5)]
         columns.append(torch.empty((0, slots, slots), dtype=torch.int64, device=device))
-    return Tree(*columns[:5], columns[5].bool())
+    filled, above, child, sibling, depth, visible = columns
+    return Tree(filled, above, child, sibling, depth, visible.bool())
 
 
 def _one(anchor: int, scores: list[float], tokens: list[int], parents: list[int], slots: int) -> tuple[list, ...]:  # type: ignore[type-arg]

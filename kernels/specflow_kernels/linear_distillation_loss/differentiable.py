@@ -171,8 +171,8 @@ def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
 
 
 def _tiles(hidden: Tensor) -> dict[str, Any]:
-    if hidden.dtype == torch.float32:  # no tensor cores, twice the bytes
-        return {"BLOCK_M": 32, "BLOCK_V": 64, "BLOCK_H": 32, "PRECISION": "ieee"}
+    if hidden.dtype == torch.float32:  # without tensor cores, on operands that live in registers
+        return {"BLOCK_M": 32, "BLOCK_V": 32, "BLOCK_H": 32, "PRECISION": "ieee"}
     # Operands of products live in registers before sm_90.
     columns = 64 if capability_of(hidden) < 90 else 128
     return {"BLOCK_M": 64, "BLOCK_V": columns, "BLOCK_H": 64, "PRECISION": "tf32"}

@@ -26,8 +26,8 @@ def quantize_kernel(rows, codes, scales, width, FP8: tl.constexpr, BLOCK: tl.con
     largest_bits = tl.where(good, largest_bits, 0x3F800000)
     if FP8:
         # The least power of two whose 448-fold (1.75 * 2 ** 8) is at least the largest, from 2 ** -126 on.
-        bits = tl.maximum(largest_bits, 0x05600000)
-        scale_bits = ((bits >> 23) - 8 + ((bits & 0x7FFFFF) > 0x600000).to(tl.int32)) << 23
+        capped = tl.maximum(largest_bits, 0x04E00000)
+        scale_bits = ((capped >> 23) - 8 + ((capped & 0x7FFFFF) > 0x600000).to(tl.int32)) << 23
     else:
         quotient = tl.div_rn(largest_bits.to(tl.float32, bitcast=True), 127.0)
         scale_bits = tl.maximum((quotient.to(tl.int32, bitcast=True) + 0xFFFF) & -65536, 0x00800000)
@@ -39,12 +39,12 @@ def quantize_kernel(rows, codes, scales, width, FP8: tl.constexpr, BLOCK: tl.con
         if FP8:
             inverse = ((254 << 23) - scale_bits).to(tl.float32, bitcast=True)
             y = x * inverse
-            bits = y.to(tl.int32, bitcast=True)
-            size = bits & 0x7FFFFFFF
+            signed = y.to(tl.int32, bitcast=True)
+            size = signed & 0x7FFFFFFF
             # Subnormal below 2 ** -6: multiples of 2 ** -9. Else three bits of mantissa, ties to even, bias 7.
             small = nearest(tl.abs(y) * 512.0).to(tl.int32)
             usual = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
-            code = tl.where(size < 0x3C800000, small, usual) | ((bits >> 24) & 0x80)
+            code = tl.where(size < 0x3C800000, small, usual) | ((signed >> 24) & 0x80)
             tl.store(codes + row * width + h, code.to(tl.uint8), mask=h < width)
         else:
             code = nearest(tl.div_rn(x, tl.zeros((BLOCK,), tl.float32) + scale))

@@ -80,16 +80,18 @@ def _tiles(query: Tensor, groups: int, *, keys: bool = False) -> dict[str, Any]:
     tokens, heads, size = query.shape
     width = power_of_two(size, least=16)
     old = capability_of(query) < 90
-    narrow = width > 128 or query.dtype == torch.float32 or (keys and (old or width > 64))
+    fine = query.dtype == torch.float32  # without tensor cores, on operands that live in registers
+    most = 32 if width > 128 or (keys and (old or width > 64)) else 64
     return {
         "RATIO": heads // groups,
         "D": size,
-        "BLOCK_T": min(32 if narrow else 64, power_of_two(tokens, least=16)),
+        "BLOCK_T": min(16 if fine else most, power_of_two(tokens, least=16)),
         "BLOCK_D": width,
-        "PRECISION": "ieee" if query.dtype == torch.float32 else "tf32",
+        "PRECISION": "ieee" if fine else "tf32",
     }
 
 
 def _warps(query: Tensor) -> int:
-    """Of the forward pass: operands of products live in registers before sm_90."""
-    return 8 if capability_of(query) < 90 and query.shape[2] > 64 else 4
+    """Of the forward pass: operands of products live in registers before sm_90, and in fp32."""
+    in_registers = capability_of(query) < 90 or query.dtype == torch.float32
+    return 8 if in_registers and query.shape[2] > 64 else 4

@@ -34,10 +34,7 @@ def cost(
 ) -> Cost:  # fmt: skip
     """Two products over every visible pair; inputs read and output written once."""
     tokens, heads, size = query_TAd.shape
-    if first_T.device.type == "meta":  # one document
-        seen = tokens * (tokens + 1) // 2
-    else:
-        seen = int((torch.arange(tokens, device=first_T.device) - first_T + 1).sum())
+    seen = int((torch.arange(tokens, device=first_T.device) - first_T + 1).sum())
     pairs = heads * (seen + tokens * chain_key_CTGd.shape[0])
     moved = bytes_of((query_TAd, query_TAd, key_TGd, value_TGd, chain_key_CTGd, chain_value_CTGd))
     return Cost(bytes=moved, operations=4 * pairs * size)

@@ -19,7 +19,7 @@ def ttt_attention_reference(
     tokens, heads, size = query_TAd.shape
     groups = key_TGd.shape[1]
     wide = torch.promote_types(query_TAd.dtype, torch.float32)
-    query = query_TAd.to(wide).unflatten(1, (groups, heads // groups))
+    query = query_TAd.to(wide).reshape(tokens, groups, heads // groups, size)
     place = torch.arange(tokens, device=query.device)
     seen = (place[None, :] <= place[:, None]) & (place[None, :] >= first_T[:, None])
     before = torch.einsum("tgad,sgd->gats", query, key_TGd.to(wide)).masked_fill(~seen, float("-inf"))

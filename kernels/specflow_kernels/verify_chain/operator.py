@@ -33,7 +33,7 @@ def cost(
 ) -> Cost:  # fmt: skip
     """A greedy request reads all its rows; a sampled one a number per proposal and one row, with that of q."""
     batch, rows, vocabulary = target_BRV.shape
-    greedy = 0 if greedy_B.device.type == "meta" else int(greedy_B.sum())
+    greedy = int(greedy_B.sum())
     width = target_BRV.element_size()
     read = greedy * rows * vocabulary + (batch - greedy) * vocabulary * (1 if q_BMV is None else 2)
     return Cost(bytes=read * width + draft_BM.numel() * 8 + batch * 16, operations=3 * read)

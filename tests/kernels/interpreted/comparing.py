@@ -43,8 +43,8 @@ def compare(kernel: Callable[..., Any], reference: Callable[..., Any], tensors: 
         torch.testing.assert_close(one.double(), other, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
     weights = [torch.randn(t.shape, generator=torch.Generator().manual_seed(3)).to(dtype) for t in wanted]
     with poisoned():
-        _weighted(found, weights).backward()
-    _weighted(wanted, weights).backward()
+        _weighted(found, weights).backward()  # type: ignore[no-untyped-call]
+    _weighted(wanted, weights).backward()  # type: ignore[no-untyped-call]
     for name, tensor in near.items():
         assert tensor.grad is not None, name
         gradient = exact[name].grad

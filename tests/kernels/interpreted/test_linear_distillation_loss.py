@@ -18,7 +18,7 @@ from tests.kernels.interpreted.comparing import compare, poisoned
 
 def inputs(
     *, rows: int, width: int, vocabulary: int, whole: int | None = None, dtype: torch.dtype = torch.float32
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """``whole``: size of the teacher's vocabulary, where the drafter's is a part of it."""
     generator = torch.Generator().manual_seed(2)
 
@@ -38,12 +38,16 @@ def inputs(
 
 def kernel_in(dtype: torch.dtype, **given: Any) -> Any:
     """The kernel with what has no gradient in ``dtype``; the reference gets float64 for all."""
-    cast = {n: t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() else t for n, t in given.items()}
+    cast: dict[str, Any] = {
+        n: t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() else t for n, t in given.items()
+    }
     return linear_distillation_loss_triton(**cast)
 
 
 def reference(**given: Any) -> Any:
-    cast = {n: t.double() if isinstance(t, Tensor) and t.is_floating_point() else t for n, t in given.items()}
+    cast: dict[str, Any] = {
+        n: t.double() if isinstance(t, Tensor) and t.is_floating_point() else t for n, t in given.items()
+    }
     return linear_distillation_loss_reference(**cast)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from tests.kernels.interpreted.comparing import poisoned
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def rand_kernel(seeds, offsets, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     i = tl.arange(0, BLOCK)
     tl.store(out + i, tl.rand(tl.load(seeds + i), tl.load(offsets + i)))
