@@ -55,7 +55,7 @@ def test_operators_give_their_own_reasons(monkeypatch: pytest.MonkeyPatch) -> No
     from specflow_kernels.anchored_block_attention.operator import make
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-    sizes = {"documents": 1, "tokens": 4, "anchors": 1, "heads": 2, "groups": 1}
+    sizes: dict[str, Any] = {"documents": 1, "tokens": 4, "anchors": 1, "heads": 2, "groups": 1}
     with FakeTensorMode():
         wide = make(torch.device("cuda", 0), block=4, size=512, **sizes)
         long = make(torch.device("cuda", 0), block=65, size=64, **sizes)

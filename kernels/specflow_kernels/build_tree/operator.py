@@ -23,7 +23,7 @@ def make(device: torch.device, *, batch: int, branches: int, levels: int, slots:
     before = branches + (level - 2) * branches**2
     inside = (place - branches) % branches**2 // branches
     parent = torch.where(level <= 0, -1, torch.where(level == 1, inside, before + inside))
-    scores = -torch.rand(batch, nodes, device=device) - level
+    scores = -torch.rand(batch, nodes, device=device) - level.to(device)
     return {
         "anchor_B": torch.zeros(batch, dtype=torch.int64, device=device),
         "scores_BX": scores,
