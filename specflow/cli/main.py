@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import specflow
-from specflow.cli import artifacts, doctor, features, files, flows, inspect, stages
+from specflow.cli import artifacts, doctor, features, files, flows, inspect, kernels, stages
 from specflow.cli.group import Group
 
 app = typer.Typer(
@@ -39,4 +39,5 @@ flows.register(app)
 artifacts.register(app)
 inspect.register(app)
 features.register(app)
+kernels.register(app)
 stages.register(app)

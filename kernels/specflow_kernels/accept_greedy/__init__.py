@@ -8,6 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specflow_kernels.accept_greedy.reference import accept_greedy_reference
+from specflow_kernels.choice import Choice, choose
+
 
 def accept_greedy(draft_BM: Tensor, target_BR: Tensor) -> tuple[Tensor, Tensor]:
     """``(accepted_B, bonus_B)``: how many leading proposals the target chose too, and its next token.
@@ -19,15 +22,13 @@ def accept_greedy(draft_BM: Tensor, target_BR: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"drafts {tuple(draft_BM.shape)} need a target of shape (B, at least M + 1), found {tuple(target_BR.shape)}"
         )
-    if draft_BM.is_cuda:
-        from specflow_kernels.accept_greedy_triton import accept_greedy_triton
+    if draft_BM.is_cuda and explain(draft_BM, target_BR).kernel:
+        from specflow_kernels.accept_greedy.launching import accept_greedy_triton
 
         return accept_greedy_triton(draft_BM, target_BR)
     return accept_greedy_reference(draft_BM, target_BR)
 
 
-def accept_greedy_reference(draft_BM: Tensor, target_BR: Tensor) -> tuple[Tensor, Tensor]:
-    """What :func:`accept_greedy` computes, in torch operations for any device."""
-    agreed_BM = draft_BM == target_BR[:, : draft_BM.shape[1]]
-    accepted_B = agreed_BM.to(torch.int64).cumprod(dim=1).sum(dim=1)
-    return accepted_B, target_BR.gather(1, accepted_B.unsqueeze(1)).squeeze(1)
+def explain(draft_BM: Tensor, target_BR: Tensor) -> Choice:
+    """What :func:`accept_greedy` would run for these tensors, and why."""
+    return choose((draft_BM, target_BR), dtypes=(torch.int64,))

@@ -1,0 +1,75 @@
+"""How an operator presents itself to the commands: example inputs, both implementations, the choice, the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from specflow_kernels.choice import Choice
+from specflow_kernels.cost import Cost
+
+Inputs = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Inputs of a size that a shipped configuration or a usual deployment has."""
+
+    name: str
+    make: Callable[[torch.device], dict[str, Any]]
+    """Keyword arguments of the operator, on this device; ``meta`` works too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    name: str
+    summary: str
+    public: Callable[..., Any]
+    kernel: Callable[..., Any]
+    reference: Callable[..., Any]
+    explain: Callable[..., Choice]
+    cost: Callable[..., Cost]
+    """Of the forward pass."""
+    cases: tuple[Case, ...]
+    differentiable: tuple[str, ...] = ()
+    """Inputs that get a gradient."""
+    backward_cost: Callable[..., Cost] | None = None
+    peers: Mapping[str, Callable[[dict[str, Any]], Callable[..., Any]]] = field(default_factory=dict)
+    """Public kernels that compute the same, by name: made ready for inputs, each gives a function of them."""
+
+
+class _IndicesInMemory(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if function in (torch.arange, torch.full):
+            kwargs["device"] = "cpu"
+        return function(*args, **kwargs)
+
+
+def without_memory(case: Case) -> dict[str, Any]:
+    """The case's inputs for a cost: large tensors have no memory, while what a cost depends on has its values."""
+    with _IndicesInMemory():
+        return case.make(torch.device("meta"))
+
+
+def run(function: Callable[..., Any], inputs: Inputs, *, differentiable: tuple[str, ...]) -> Any:
+    """Call ``function``; where inputs are ``differentiable``, run the backward pass of the sum of its outputs too."""
+    if not differentiable:
+        return function(**inputs)
+    leaves = {name: inputs[name].detach().requires_grad_() for name in differentiable if inputs[name] is not None}
+    out = function(**{**inputs, **leaves})
+    floats = [t for t in flatten(out) if t.requires_grad]
+    gradients = torch.autograd.grad([t.float().sum() for t in floats], list(leaves.values()))
+    return out, gradients
+
+
+def flatten(out: Any) -> list[Tensor]:
+    """Tensors of an operator's result."""
+    if isinstance(out, Tensor):
+        return [out]
+    return [] if out is None else [t for part in out for t in flatten(part)]
