@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specflow.drafters.cross_entropy import CHUNK_LOGITS
+from specflow.drafters.row_losses import CHUNK_LOGITS
 from specflow.drafters.dflash.attention import CHUNK_SCORES
 from specflow.drafters.dflash.geometry import DFlashGeometry
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from specflow.drafters.block_loss import BlockLoss
 from specflow.drafters.dflash.blocks import assemble
 from specflow.drafters.dflash.forward import hidden_of
 from specflow.drafters.dflash.geometry import DFlashGeometry, geometry_like_target
@@ -14,7 +15,7 @@ from specflow.drafters.dflash.initialise import initialise_from_target, initiali
 from specflow.drafters.dflash.learner import DFlashLearner
 from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.drafters.dflash.objective import default_decay
-from specflow.drafters.dflash.params import Params
+from specflow.drafters.dflash.params import BlockParams, Params
 from specflow.drafters.dflash.proposer import DFlashProposer
 from specflow.drafters.registry import Facts, Host, Layout, Needs
 from specflow.drafters.target_weights import TargetWeights
@@ -22,7 +23,7 @@ from specflow.drafters.training import Ends, Source
 
 
 def needs(params: Params) -> Needs:
-    return Needs(last_hidden=params.train.soft_targets > 0, mask_token=True)
+    return Needs(last_hidden=loss_of(params).taught, mask_token=True)
 
 
 def new_network(params: Params, facts: Facts) -> DFlashNetwork:
@@ -33,6 +34,7 @@ def new_network(params: Params, facts: Facts) -> DFlashNetwork:
         block_size=params.block_size,
         layer_ids=facts.layer_ids,
         mask_token_id=facts.mask_token_id,
+        **visibility(params),
     )
     return DFlashNetwork(geometry)
 
@@ -48,7 +50,7 @@ def initialise(network: nn.Module, params: Params, target: TargetWeights, sample
 
 def build_learner(network: nn.Module, ends: Ends, params: Params) -> DFlashLearner:
     decay = params.position_decay or default_decay(params.block_size)
-    return DFlashLearner(_own(network), ends, decay=decay, soft_targets=params.train.soft_targets)
+    return DFlashLearner(_own(network), ends, decay=decay, loss=loss_of(params))
 
 
 def layout(network: nn.Module) -> Layout:
@@ -74,6 +76,20 @@ def training_hidden(network: nn.Module, embed: Callable[[Tensor], Tensor], sourc
     if blocks is None:
         raise ValueError("expected a source with at least one anchor, found none")
     return hidden_of(own, blocks, embed)
+
+
+def loss_of(params: BlockParams) -> BlockLoss:
+    return BlockLoss(soft_targets=params.train.soft_targets, **params.loss.model_dump())
+
+
+def visibility(params: BlockParams) -> dict[str, Any]:
+    """What rows of a block see, as fields of the geometry."""
+    layers = params.windowed_layers
+    return {
+        "sliding_window": params.sliding_window if layers else None,
+        "sliding_layers": layers,
+        "is_causal": params.causal_block,
+    }
 
 
 def _own(network: nn.Module) -> DFlashNetwork:
