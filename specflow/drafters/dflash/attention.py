@@ -87,7 +87,5 @@ def plan_chunks(
                 if (last + 1 - first) * scores_per_row * (longer - earlier) > limit:
                     break
                 last, longest, reach = last + 1, longer, earlier
-            yield Chunk(
-                blocks=(first, last), start=span.context[0], visible=tuple(visible[first:last]), first=reach
-            )
+            yield Chunk(blocks=(first, last), start=span.context[0], visible=tuple(visible[first:last]), first=reach)
             first = last

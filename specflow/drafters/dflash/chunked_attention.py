@@ -29,6 +29,22 @@ class Rule:
         """First of ``visible`` context rows that any row of the block sees, its anchor row before all others."""
         return 0 if self.window is None else max(0, visible - self.window + 1)
 
+    def hide(self, scores_GBAK: Tensor) -> None:
+        """Set scores of one block to minus infinity where a row does not see: keys from ``reach`` on, then the block.
+
+        B rows of the block, A query heads of each key head.
+        """
+        rows, device = scores_GBAK.shape[1], scores_GBAK.device
+        context, row_B1 = scores_GBAK.shape[3] - rows, torch.arange(rows, device=device).unsqueeze(1)
+        if self.window is not None:
+            # Keys are counted from the last context row back, whose distance to the anchor's row is 1.
+            back_L = torch.arange(context, 0, -1, device=device)
+            outside_BL = back_L + row_B1 >= self.window
+            scores_GBAK[..., :context].masked_fill_(outside_BL.unsqueeze(1), float("-inf"))
+        if self.causal:
+            later_BB = torch.arange(rows, device=device) > row_B1
+            scores_GBAK[..., context:].masked_fill_(later_BB.unsqueeze(1), float("-inf"))
+
 
 EVERYTHING = Rule()
 

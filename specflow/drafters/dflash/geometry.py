@@ -77,7 +77,7 @@ class DFlashGeometry:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Inverse of ``to_dict``; raises ``ValueError`` naming missing or unknown keys. Those with defaults may lack."""
+        """Inverse of ``to_dict``; raises ``ValueError`` naming unknown keys, and missing ones that have no default."""
         known = {f.name for f in fields(cls)}
         needed = {f.name for f in fields(cls) if f.default is MISSING}
         if not needed <= set(values) <= known:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from specflow.drafters.block_loss import BlockLoss
+from specflow.drafters.causality import plain_causality
 from specflow.drafters.dflash.blocks import assemble
 from specflow.drafters.dflash.forward import hidden_of
 from specflow.drafters.dflash.geometry import DFlashGeometry, geometry_like_target
@@ -39,7 +40,7 @@ def new_network(params: Params, facts: Facts) -> DFlashNetwork:
     return DFlashNetwork(geometry)
 
 
-def initialise(network: nn.Module, params: Params, target: TargetWeights, sample_TKH: Tensor) -> str:
+def initialise(network: nn.Module, params: BlockParams, target: TargetWeights, sample_TKH: Tensor) -> str:
     own, seed = _own(network), params.train.seed
     if params.train.initialise == "random":
         initialise_random(own, seed=seed)
@@ -88,7 +89,7 @@ def visibility(params: BlockParams) -> dict[str, Any]:
     return {
         "sliding_window": params.sliding_window if layers else None,
         "sliding_layers": layers,
-        "is_causal": params.causal_block,
+        "is_causal": plain_causality(params.causal_block, sliding=len(layers), layers=params.num_layers),
     }
 
 

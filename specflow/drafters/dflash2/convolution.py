@@ -13,9 +13,10 @@ from torch.autograd.function import once_differentiable
 
 
 class BlockConvolution(nn.Module):
-    """Around a sublayer: ``prepare`` mixes the rows it reads, ``finish`` those it wrote, by one projection of the former.
+    """Around a sublayer: ``prepare`` mixes the rows it reads, ``finish`` those it wrote.
 
-    At birth both are the identity. ``base_kernel`` is ``[2, T, H]``, the first index the side: input, output.
+    Both kernels come from one projection of the rows read. At birth both are the identity. ``base_kernel`` is
+    ``[2, T, H]``, the first index the side: input, output.
     """
 
     def __init__(self, hidden_size: int, *, taps: int, group_size: int) -> None:

@@ -1,4 +1,4 @@
-"""The shape of a DFlash 2 drafter: DFlash's, with a convolution and a candidate selector, either of which may be off."""
+"""The shape of a DFlash 2 drafter: DFlash's, with a convolution and a candidate selector, each of which may be off."""
 
 from __future__ import annotations
 

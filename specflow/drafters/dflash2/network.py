@@ -71,3 +71,7 @@ class DFlash2Network(DFlashNetwork):
     @property
     def selector(self) -> CandidateSelector | None:
         return self.candidate_selector if self.geometry.selects else None
+
+    @property
+    def convolved_layers(self) -> list[ConvolvedLayer]:
+        return [layer for layer in self.layers if isinstance(layer, ConvolvedLayer)]

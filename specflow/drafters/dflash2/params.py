@@ -1,4 +1,4 @@
-"""The configuration of a DFlash 2 drafter. Light on purpose: it is read with the configuration, before anything runs."""
+"""The configuration of a DFlash 2 drafter. Light on purpose: it is read with every configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds of many texts side by side, and what convolution of backbone and selector is worth in them (METHODS 7).
+"""Rounds of many texts side by side, and what the selector is worth in them (METHODS 7).
 
 On a given text a proposal counts only while all before it are right, so the selector's predecessor is the text's own
 token: every row can be judged by itself. Three rules of choosing are compared: the selector's, the backbone's own
@@ -64,7 +64,7 @@ def judge(network: DFlash2Network, ends: Ends, hidden_RH: Tensor, labels_R: Tens
 
 
 class DFlash2Walk(DFlashWalk):
-    """See ``specflow.drafters.training.ComparedWalk``; with a selector it counts where rounds end, and by whose fault."""
+    """See ``specflow.drafters.training.ComparedWalk``; with a selector it counts where rounds end, and why."""
 
     _network: DFlash2Network
 
