@@ -8,6 +8,7 @@ from typing import Any
 from specflow.reporting import text
 from specflow.reporting.collect import Corpus, DrafterResult, ReportData
 from specflow.reporting.figures import drafter_figures, length_figure, share_figure
+from specflow.reporting.selector import selector_note
 from specflow.reporting.summary import best_drafter, headline
 
 EXAMPLE_LENGTH = 160
@@ -158,6 +159,8 @@ def training_note(drafter: DrafterResult) -> str:
         )
         span = f" (95 % interval {text.interval(*band[step])})" if step in band else ""
         sentences.append(f"Kept: step {text.count(step)}, tau {text.number(curves.tau.values[best])}{span}.")
+    if about_selector := selector_note(curves.best):
+        sentences.append(about_selector)
     return " ".join(sentences)
 
 

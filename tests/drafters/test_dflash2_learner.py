@@ -24,7 +24,8 @@ from specflow.drafters.dflash.walk import previous_tokens
 from specflow.drafters.dflash2 import method
 from specflow.drafters.dflash2.learner import MISSED, SELECTOR, TERM, DFlash2Learner
 from specflow.drafters.dflash2.network import DFlash2Network
-from specflow.drafters.dflash2.params import Params, SelectorLossParams
+from specflow.drafters.dflash2.objective import SelectorLoss
+from specflow.drafters.dflash2.params import Params
 from specflow.drafters.training import Progress, Source
 from specflow.training.data import TrainingDocument, source_of
 from specflow.training.evaluate import evaluate
@@ -41,11 +42,11 @@ from tests.training.helpers import Monitor, documents, ends
 
 torch.set_num_threads(1)
 DECAY = 2.5
-PLAIN = SelectorLossParams(ramp=0.0)
+PLAIN = SelectorLoss(ramp=0.0)
 
 
 def learner_of(net: DFlash2Network, *, loss: BlockLoss | None = None, **selector: Any) -> DFlash2Learner:
-    own = SelectorLossParams(**{"ramp": 0.0, **selector})
+    own = SelectorLoss(**{"ramp": 0.0, **selector})
     return DFlash2Learner(net, ends(), decay=DECAY, loss=loss or BlockLoss(), selector=own)
 
 
@@ -154,7 +155,7 @@ def test_stop_gradient_keeps_the_selector_from_the_backbone() -> None:
 
 
 def test_the_selector_s_weight_follows_the_steps() -> None:
-    params = SelectorLossParams(weight=2.0, warmup=0.2, ramp=0.5)
+    params = SelectorLoss(weight=2.0, warmup=0.2, ramp=0.5)
     assert [round(params.at(share), 6) for share in (0.0, 0.19, 0.2, 0.45, 0.7, 1.0)] == [0, 0, 0, 1.0, 2.0, 2.0]
     learner = learner_of(network2(), weight=2.0, warmup=0.2, ramp=0.5)
     assert learner.weights(Progress(9, 21)) == {TERM: 1.0, SELECTOR: pytest.approx(1.0), MISSED: 0.0}

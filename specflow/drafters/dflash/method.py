@@ -80,7 +80,14 @@ def training_hidden(network: nn.Module, embed: Callable[[Tensor], Tensor], sourc
 
 
 def loss_of(params: BlockParams) -> BlockLoss:
-    return BlockLoss(soft_targets=params.train.soft_targets, **params.loss.model_dump())
+    return BlockLoss(
+        kind=params.loss,
+        soft_targets=params.train.soft_targets,
+        lk_scale=params.lk_scale,
+        lk_decay=params.lk_decay,
+        weighting=params.position_weights,
+        dpace_smoothing=params.dpace_smoothing,
+    )
 
 
 def visibility(params: BlockParams) -> dict[str, Any]:

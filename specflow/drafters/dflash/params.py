@@ -7,7 +7,6 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from specflow.config.base import increasing, wrong
-from specflow.config.block_loss import BlockLossParams
 from specflow.config.drafter import DrafterParams
 
 
@@ -36,7 +35,24 @@ class BlockParams(DrafterParams):
         description="Whether a row sees the later rows of its block: true hides them, false shows them; none: hidden "
         "in sliding layers, shown in the others.",
     )
-    loss: BlockLossParams = Field(default=BlockLossParams(), description="What it is trained for.")
+    loss: Literal["ce", "kl", "reverse_kl", "l1", "tv", "lk_alpha", "lk_lambda"] = Field(
+        default="ce",
+        description="`ce`: the text's own tokens (and `train.soft_targets`); the others compare with the target's "
+        "whole distribution: `kl`, `reverse_kl`, `l1`, `tv` (half of it), `lk_alpha` (minus the logarithm of the "
+        "expected acceptance) or `lk_lambda` (from `kl` to `tv` as acceptance grows).",
+    )
+    lk_scale: float = Field(default=1.0, ge=0, le=1, description="Of `lk_lambda`: weight of `kl` at no acceptance.")
+    lk_decay: float = Field(
+        default=3.0, ge=0, description="Of `lk_lambda`: the weight of `kl` is lk_scale * exp(-lk_decay * acceptance)."
+    )
+    position_weights: Literal["decay", "dpace", "dpace_prefix", "dpace_suffix"] = Field(
+        default="decay",
+        description="`decay` as `position_decay` says; `dpace` by how much a better proposal would lengthen the "
+        "accepted prefix now, which costs a second forward pass; the others are parts of it.",
+    )
+    dpace_smoothing: float = Field(
+        default=0.5, ge=0, le=1, description="Of `dpace`: share of certainty mixed into the drafter's probabilities."
+    )
 
     @model_validator(mode="after")
     def _window(self) -> Self:
@@ -54,11 +70,11 @@ class BlockParams(DrafterParams):
 
     @model_validator(mode="after")
     def _soft_targets(self) -> Self:
-        if self.train.soft_targets > 0 and self.loss.kind != "ce":
+        if self.train.soft_targets > 0 and self.loss != "ce":
             raise wrong(
                 "train.soft_targets belong to the loss ce",
-                found=f"loss.kind {self.loss.kind}, train.soft_targets {self.train.soft_targets}",
-                expected="soft_targets 0, or loss.kind ce",
+                found=f"loss {self.loss}, train.soft_targets {self.train.soft_targets}",
+                expected="soft_targets 0, or loss ce",
             )
         return self
 

@@ -18,8 +18,7 @@ from specflow.drafters.dflash.objective import total_weight, weights_like
 from specflow.drafters.dflash.walk import previous_tokens
 from specflow.drafters.dflash2.memory import extra_bytes
 from specflow.drafters.dflash2.network import DFlash2Network
-from specflow.drafters.dflash2.objective import selector_loss
-from specflow.drafters.dflash2.params import SelectorLossParams
+from specflow.drafters.dflash2.objective import SelectorLoss, selector_loss
 from specflow.drafters.dflash2.walk import DFlash2Walk, judge
 from specflow.drafters.training import Ends, Progress, Source, Term, Text
 
@@ -31,7 +30,7 @@ class DFlash2Learner(DFlashLearner):
     network: DFlash2Network
 
     def __init__(
-        self, network: DFlash2Network, ends: Ends, *, decay: float, loss: BlockLoss, selector: SelectorLossParams
+        self, network: DFlash2Network, ends: Ends, *, decay: float, loss: BlockLoss, selector: SelectorLoss
     ) -> None:
         super().__init__(network, ends, decay=decay, loss=loss)
         self._selector_loss = selector

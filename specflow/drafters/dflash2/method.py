@@ -15,6 +15,7 @@ from specflow.drafters.dflash.objective import default_decay
 from specflow.drafters.dflash2.geometry import DFlash2Geometry
 from specflow.drafters.dflash2.learner import DFlash2Learner
 from specflow.drafters.dflash2.network import DFlash2Network
+from specflow.drafters.dflash2.objective import SelectorLoss
 from specflow.drafters.dflash2.params import Params
 from specflow.drafters.dflash2.proposer import DFlash2Proposer
 from specflow.drafters.registry import Facts, Host, Layout, Needs
@@ -70,7 +71,18 @@ def become_fresh(network: DFlash2Network, *, seed: int, std: float) -> None:
 
 def build_learner(network: nn.Module, ends: Ends, params: Params) -> DFlash2Learner:
     decay = params.position_decay or default_decay(params.block_size)
-    return DFlash2Learner(_own(network), ends, decay=decay, loss=dflash.loss_of(params), selector=params.selector_loss)
+    return DFlash2Learner(
+        _own(network), ends, decay=decay, loss=dflash.loss_of(params), selector=selector_loss_of(params)
+    )
+
+
+def selector_loss_of(params: Params) -> SelectorLoss:
+    return SelectorLoss(
+        weight=params.selector_weight,
+        warmup=params.selector_warmup,
+        ramp=params.selector_ramp,
+        stop_gradient=params.selector_stop_gradient,
+    )
 
 
 def layout(network: nn.Module) -> Layout:

@@ -5,13 +5,34 @@ Legend: N blocks, M proposals of a block, R valid rows of all blocks, K candidat
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from specflow.drafters.candidates import candidate_logits
 from specflow.drafters.dflash2.selector import CandidateSelector
 from specflow.drafters.row_losses import LogitShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorLoss:
+    """How the selector's loss enters the whole."""
+
+    weight: float = 1.0
+    warmup: float = 0.0
+    """Share of the steps before it begins."""
+    ramp: float = 0.1
+    """Share of the steps, after these, in which its weight grows."""
+    stop_gradient: bool = False
+
+    def at(self, share: float) -> float:
+        """The weight after ``share`` of the steps."""
+        if share < self.warmup:
+            return 0.0
+        grown = (share - self.warmup) / self.ramp if self.ramp else 1.0
+        return self.weight * min(1.0, grown)
 
 
 class SelectorSums(NamedTuple):
@@ -43,7 +64,8 @@ def selector_loss(
     hidden = hidden_RH[there_R].detach() if stop_gradient else hidden_RH[there_R]
     own = shape.of(candidate_logits(hidden, head_VH, candidates_RK[there_R]))
     pairs = selector.pairs(hidden, previous_R[there_R].unsqueeze(1), candidate_tokens_RK[there_R]).squeeze(1)
-    log_q = (own + pairs).float().log_softmax(dim=1) if own.dtype.itemsize < 4 else (own + pairs).log_softmax(dim=1)
+    scores = own + pairs
+    log_q = scores.log_softmax(dim=1, dtype=torch.promote_types(scores.dtype, torch.float32))
     place = is_label_RK[there_R].long().argmax(dim=1, keepdim=True)
     reached = log_q.gather(1, place).squeeze(1)
     return SelectorSums(-(reached * weights_R[there_R]).sum(), weights_R[~there_R].sum())

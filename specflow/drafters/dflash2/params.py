@@ -6,26 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from specflow.config.base import Section, wrong
+from specflow.config.base import wrong
 from specflow.drafters.dflash.params import BlockParams
-
-
-class SelectorLossParams(Section):
-    """The loss of the candidate selector, beside that of the backbone."""
-
-    weight: float = Field(default=1.0, ge=0, description="Weight of the selector's loss once it is whole.")
-    warmup: float = Field(default=0.0, ge=0, le=1, description="Share of the steps before it begins.")
-    ramp: float = Field(default=0.1, ge=0, le=1, description="Share of the steps, after these, in which it grows.")
-    stop_gradient: bool = Field(
-        default=False, description="Keep its gradient from the backbone: only codebooks and projection learn from it."
-    )
-
-    def at(self, share: float) -> float:
-        """The weight after ``share`` of the steps."""
-        if share < self.warmup:
-            return 0.0
-        grown = (share - self.warmup) / self.ramp if self.ramp else 1.0
-        return self.weight * min(1.0, grown)
 
 
 class Params(BlockParams):
@@ -45,10 +27,19 @@ class Params(BlockParams):
         default=16, ge=0, description="Candidates of a position, a power of two. 0: no selector."
     )
     selector_init: float = Field(
-        default=0.02, gt=0, description="Standard deviation of a fresh selector's predecessor codebook and projection."
+        default=0.1, gt=0, description="Standard deviation of a fresh selector's predecessor codebook and projection."
     )
-    selector_loss: SelectorLossParams = Field(
-        default=SelectorLossParams(), description="How the selector is trained beside the backbone."
+    selector_weight: float = Field(default=1.0, ge=0, description="Weight of the selector's loss once it is whole.")
+    selector_warmup: float = Field(
+        default=0.0, ge=0, le=1, description="Share of the steps before the selector's loss begins."
+    )
+    selector_ramp: float = Field(
+        default=0.1, ge=0, le=1, description="Share of the steps, after these, in which its weight grows."
+    )
+    selector_stop_gradient: bool = Field(
+        default=False,
+        description="Keep the gradient of the selector's loss from the backbone: only codebooks and projection learn "
+        "from it.",
     )
     output_multiplier: float = Field(default=1.0, gt=0, description="Factor on the head's product.")
     final_logit_softcapping: float | None = Field(
