@@ -20,7 +20,7 @@ def largest(logits_MV: Tensor, count: int) -> Tensor:
 
     Any of the K largest, ordered by value and then by id, lies in one of the K groups that come first when ordered by
     their largest logit and then by place: the groups before its own hold at least one larger element each. So only
-    K groups are searched, and sorting them stably keeps the lowest ids. Raises ``ValueError`` if K is larger than V.
+    K groups are searched. Raises ``ValueError`` if K is larger than V.
     """
     rows, vocab = logits_MV.shape
     if count > vocab:
@@ -30,14 +30,23 @@ def largest(logits_MV: Tensor, count: int) -> Tensor:
         logits_MV = F.pad(logits_MV, (0, padded), value=float("-inf"))
     groups_MCG = logits_MV.view(rows, -1, GROUP)
     if groups_MCG.shape[1] > count:
-        first_MK = groups_MCG.amax(dim=2).sort(dim=1, descending=True, stable=True).indices[:, :count]
-        chosen_MK = first_MK.sort(dim=1).values
+        chosen_MK = _first(groups_MCG.amax(dim=2), count)
         groups_MCG = groups_MCG.gather(1, chosen_MK.unsqueeze(2).expand(-1, -1, GROUP))
     else:
         chosen_MK = torch.arange(groups_MCG.shape[1], device=logits_MV.device).expand(rows, -1)
     flat_MS = groups_MCG.flatten(1)
-    place_MK = flat_MS.sort(dim=1, descending=True, stable=True).indices[:, :count].sort(dim=1).values
+    place_MK = _first(flat_MS, count)
     return chosen_MK.gather(1, place_MK // GROUP) * GROUP + place_MK % GROUP
+
+
+def _first(values_MS: Tensor, count: int) -> Tensor:
+    """``[M, K]`` places of the K largest, increasing; of equal ones the first places."""
+    top = values_MS.topk(min(count + 1, values_MS.shape[1]), dim=1)
+    if top.values.shape[1] == count or bool((top.values[:, count - 1] > top.values[:, count]).all()):
+        chosen_MK = top.indices[:, :count]
+    else:  # equal ones at the border, of which topk takes any: a full sort keeps their order
+        chosen_MK = values_MS.sort(dim=1, descending=True, stable=True).indices[:, :count]
+    return chosen_MK.sort(dim=1).values
 
 
 def candidate_logits(hidden_MH: Tensor, head_VH: Tensor, candidates_MK: Tensor) -> Tensor:

@@ -16,13 +16,14 @@ from specflow.config.drafter import TrainParams
 from specflow.drafters.block_loss import BlockLoss
 from specflow.drafters.dflash import method as dflash_method
 from specflow.drafters.dflash.forward import hidden_of
+from specflow.drafters.dflash.learner import TERM
 from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.drafters.dflash.objective import weights_like
 from specflow.drafters.dflash.params import Params as DFlashParams
 from specflow.drafters.dflash.proposer import DFlashProposer
 from specflow.drafters.dflash.walk import previous_tokens
 from specflow.drafters.dflash2 import method
-from specflow.drafters.dflash2.learner import MISSED, SELECTOR, TERM, DFlash2Learner
+from specflow.drafters.dflash2.learner import MISSED, SELECTOR, DFlash2Learner
 from specflow.drafters.dflash2.network import DFlash2Network
 from specflow.drafters.dflash2.objective import SelectorLoss
 from specflow.drafters.dflash2.params import Params

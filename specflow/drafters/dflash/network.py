@@ -154,7 +154,7 @@ def distinct_rows(x_NBH: Tensor, *, distinct: int = 1) -> Tensor:
 
 def repeat_masks(rows: Tensor, block_size: int, *, distinct: int = 1) -> Tensor:
     """``[N * distinct + 1, ..]`` of ``distinct_rows`` -> ``[N, B, ..]``."""
-    own = rows[:-1].unflatten(0, (-1, distinct))
+    own = rows[:-1].view(-1, distinct, *rows.shape[1:])
     masks = rows[-1:].expand(own.shape[0], block_size - distinct, *rows.shape[1:])
     return torch.cat((own, masks), dim=1)
 

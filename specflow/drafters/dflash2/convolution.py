@@ -34,7 +34,7 @@ class BlockConvolution(nn.Module):
 
     def prepare(self, x_NBH: Tensor) -> tuple[Tensor, Tensor]:
         """The mixed rows, and ``[N, B, T, G]`` what ``finish`` adds to its base kernel."""
-        delta = self.kernel_projection(x_NBH).unflatten(-1, (2, self.taps, self.groups))
+        delta: Tensor = self.kernel_projection(x_NBH).view(*x_NBH.shape[:-1], 2, self.taps, self.groups)
         return convolve(x_NBH, self.base_kernel[0], delta[..., 0, :, :]), delta[..., 1, :, :]
 
     def finish(self, x_NBH: Tensor, delta_NBTG: Tensor) -> Tensor:
@@ -74,14 +74,15 @@ class _Convolve(torch.autograd.Function):
                 d_x[:, :-tap].addcmul_(later, _coefficients(base, delta[:, tap:], tap))
             d_coefficient = later * wide[:, : x.shape[1] - tap]
             d_base[tap] = d_coefficient.flatten(0, 1).sum(dim=0)
-            d_delta[:, tap:, tap] = d_coefficient.unflatten(-1, (delta.shape[-1], -1)).sum(dim=-1).to(delta.dtype)
+            by_group = d_coefficient.view(*d_coefficient.shape[:2], delta.shape[-1], -1)
+            d_delta[:, tap:, tap] = by_group.sum(dim=-1).to(delta.dtype)
         return d_x.to(x.dtype), d_base, d_delta
 
 
 def _coefficients(base_TH: Tensor, delta_NBTG: Tensor, tap: int) -> Tensor:
     """``[N, B, H]`` of one tap."""
-    base = base_TH[tap].unflatten(0, (delta_NBTG.shape[-1], -1))
-    return (base + delta_NBTG[:, :, tap].unsqueeze(-1)).flatten(-2)
+    base_Gs = base_TH[tap].view(delta_NBTG.shape[-1], -1)
+    return (base_Gs + delta_NBTG[:, :, tap].unsqueeze(-1)).flatten(-2)
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -89,13 +89,17 @@ class DFlash2Proposer(DFlashProposer):
         return self.geometry.shape.of(super().score(hidden_mH))
 
 
+SMALL = "fp32"
+"""Of projections to a few hundred numbers: narrow ones cost more to convert than they save to read."""
+
+
 class _FrozenSelector:
     def __init__(self, selector: CandidateSelector, *, precision: str) -> None:
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self._predecessors, self._successors = (
             table.detach().to(dtype) for table in (selector.predecessor_codebook, selector.successor_codebook)
         )
-        self._projection = frozen_linear(selector.hidden_projection.weight, precision=precision)
+        self._projection = frozen_linear(selector.hidden_projection.weight, precision=SMALL)
 
     def scores(self, hidden_mH: Tensor, before_mP: Tensor, candidates_mK: Tensor, own_mK: Tensor) -> Tensor:
         """``[m, P, K]``: a candidate's own logit and what the selector adds to it."""
@@ -107,8 +111,8 @@ class _FrozenSelector:
 class _FrozenConvolvedLayer(FrozenLayer):
     def __init__(self, layer: ConvolvedLayer, owner: DFlashProposer, *, precision: str) -> None:
         super().__init__(layer, owner, precision=precision)
-        self._attention_conv = _FrozenConvolution(layer.attention_conv, precision=precision)
-        self._mlp_conv = _FrozenConvolution(layer.mlp_conv, precision=precision)
+        self._attention_conv = _FrozenConvolution(layer.attention_conv)
+        self._mlp_conv = _FrozenConvolution(layer.mlp_conv)
 
     def __call__(
         self, x_BH: Tensor, keys_GSd: Tensor, values_GSd: Tensor, cos: Tensor, sin: Tensor, *, first_row: int
@@ -122,10 +126,10 @@ class _FrozenConvolvedLayer(FrozenLayer):
 
 
 class _FrozenConvolution:
-    def __init__(self, convolution: BlockConvolution, *, precision: str) -> None:
+    def __init__(self, convolution: BlockConvolution) -> None:
         self._taps, self._groups = convolution.taps, convolution.groups
-        self._base_2TGs = convolution.base_kernel.detach().float().unflatten(-1, (self._groups, -1)).clone()
-        self._projection = frozen_linear(convolution.kernel_projection.weight, precision=precision)
+        self._base_2TGs = convolution.base_kernel.detach().float().view(2, self._taps, self._groups, -1).clone()
+        self._projection = frozen_linear(convolution.kernel_projection.weight, precision=SMALL)
 
     def prepare(self, x_BH: Tensor) -> tuple[Tensor, Tensor]:
         """The mixed rows and the coefficients that ``finish`` mixes by."""
