@@ -222,7 +222,7 @@ def test_a_fresh_drafter_begins_as_its_dflash_would() -> None:
             assert not conv.kernel_projection.weight.any()
     assert made.selector is not None
     assert not made.selector.successor_codebook.any()
-    assert float(made.selector.predecessor_codebook.std()) == pytest.approx(params().selector_init, rel=0.1)
+    assert made.selector.predecessor_codebook.std().item() == pytest.approx(params().selector_init, rel=0.1)
     again = network2(9)
     method.initialise(again, params(), target, torch.zeros(2, 3, 32))
     assert all(torch.equal(a, b) for a, b in zip(made.parameters(), again.parameters(), strict=True))

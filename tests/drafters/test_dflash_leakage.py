@@ -107,7 +107,7 @@ def test_a_causal_block_hides_its_later_rows() -> None:
     for causal in (True, False):
         long, short = (
             training_logits(
-                network(is_causal=causal, block_size=size), blocks_of([document(1)], [[9]], size), embedding, head
+                network(causal_block=causal, block_size=size), blocks_of([document(1)], [[9]], size), embedding, head
             )[0]
             for size in (5, 4)
         )

@@ -49,7 +49,7 @@ def reference_logits(net: DFlashNetwork, ids: Tensor, features: Tensor, anchor: 
     def sees(layer: int, row: int, position: int) -> bool:
         """Whether a row of the block sees the key at a position."""
         own, window = anchor + row, g.sliding_window if layer in g.sliding_layers else None
-        causal = layer in g.sliding_layers if g.is_causal is None else g.is_causal
+        causal = layer in g.sliding_layers if g.causal_block is None else g.causal_block
         return not (causal and position > own) and not (window is not None and position <= own - window)
 
     context = rms(features[:anchor].double().flatten(1) @ w["fc.weight"].T, w["hidden_norm.weight"])
@@ -90,10 +90,10 @@ def reference_logits(net: DFlashNetwork, ids: Tensor, features: Tensor, anchor: 
 
 VISIBILITY = {
     "everything": {},
-    "causal": {"is_causal": True},
+    "causal": {"causal_block": True},
     "window": {"sliding_window": 6, "sliding_layers": [0, 1]},
     "window of one layer": {"sliding_window": 9, "sliding_layers": [1]},
-    "window, not causal": {"sliding_window": 5, "sliding_layers": [0], "is_causal": False},
+    "window, not causal": {"sliding_window": 5, "sliding_layers": [0], "causal_block": False},
     "window beyond the text": {"sliding_window": 99, "sliding_layers": [0, 1]},
 }
 

@@ -21,10 +21,10 @@ def proposer(precision: str = "fp32", **changes: object) -> DFlashProposer:
 
 VISIBILITY = {
     "everything": {},
-    "causal": {"is_causal": True},
+    "causal": {"causal_block": True},
     "window": {"sliding_window": 6, "sliding_layers": [0, 1]},
-    "window of one layer": {"sliding_window": 7, "sliding_layers": [1], "is_causal": False},
-    "window beyond the text": {"sliding_window": 99, "sliding_layers": [0, 1], "is_causal": False},
+    "window of one layer": {"sliding_window": 7, "sliding_layers": [1], "causal_block": False},
+    "window beyond the text": {"sliding_window": 99, "sliding_layers": [0, 1], "causal_block": False},
 }
 
 

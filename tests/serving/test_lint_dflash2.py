@@ -147,8 +147,8 @@ def test_without_a_selector_it_is_a_dflash_draft_model(tmp_path: Path) -> None:
 WINDOWS = {
     "all layers": ({"sliding_window": 8, "sliding_layers": (0, 1)}, None, ["sliding_attention"] * 2),
     "one layer": ({"sliding_window": 8, "sliding_layers": (1,)}, None, ["full_attention", "sliding_attention"]),
-    "bidirectional": ({"sliding_window": 8, "sliding_layers": (0,), "is_causal": False}, False, None),
-    "causal": ({"is_causal": True}, True, ["full_attention"] * 2),
+    "bidirectional": ({"sliding_window": 8, "sliding_layers": (0,), "causal_block": False}, False, None),
+    "causal": ({"causal_block": True}, True, ["full_attention"] * 2),
 }
 
 

@@ -35,7 +35,7 @@ class DFlashGeometry:
     sliding_window: int | None = None
     """Positions that a row of a sliding layer sees, its own included; at least a block, so only context is cut."""
     sliding_layers: tuple[int, ...] = ()
-    is_causal: bool | None = None
+    causal_block: bool | None = None
     """Whether later rows of its own block are hidden from a row; none: in sliding layers only."""
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class DFlashGeometry:
     def rule(self, layer: int) -> Rule:
         """What a row of this draft layer sees."""
         slides = layer in self.sliding_layers
-        causal = slides if self.is_causal is None else self.is_causal
+        causal = slides if self.causal_block is None else self.causal_block
         return Rule(window=self.sliding_window if slides else None, causal=causal)
 
     def to_dict(self) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def visibility(params: BlockParams) -> dict[str, Any]:
     return {
         "sliding_window": params.sliding_window if layers else None,
         "sliding_layers": layers,
-        "is_causal": plain_causality(params.causal_block, sliding=len(layers), layers=params.num_layers),
+        "causal_block": plain_causality(params.causal_block, sliding=len(layers), layers=params.num_layers),
     }
 
 

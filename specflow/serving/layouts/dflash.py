@@ -84,7 +84,7 @@ def layout_config(
 def visibility_keys(geometry: Mapping[str, Any]) -> dict[str, Any]:
     """What a row of the block sees, as the engine reads it; drafters without these settings see everything."""
     layers, sliding = int(geometry["num_layers"]), set(geometry.get("sliding_layers") or ())
-    causal = geometry.get("is_causal")
+    causal = geometry.get("causal_block")
     return {
         "layer_types": ["sliding_attention" if i in sliding else "full_attention" for i in range(layers)],
         "is_causal": False if causal is None and not sliding else causal,
@@ -149,7 +149,7 @@ def _visibility_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "sliding_window": config.get("sliding_window") if sliding else None,
         "sliding_layers": sliding,
-        "is_causal": plain_causality(causal, sliding=len(sliding), layers=layers),
+        "causal_block": plain_causality(causal, sliding=len(sliding), layers=layers),
     }
 
 
