@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +75,10 @@ class Ends(Protocol):
         """Labels as rows of ``head_RH``."""
         ...
 
+    def tokens(self, rows: Tensor) -> Tensor:
+        """Rows of ``head_RH`` as tokens; increasing."""
+        ...
+
     def agrees(self, hidden_MH: Tensor, labels_M: Tensor) -> Tensor:
         """``[M]`` bool: the head's choice among the whole vocabulary is the label."""
         ...
@@ -98,6 +102,19 @@ class Walk(Protocol):
 
     def accepted(self, places: Sequence[tuple[int, int]]) -> list[int]:
         """For ``(text, anchor)`` each: how many proposals after the anchor are the text, up to the first other one."""
+        ...
+
+
+@runtime_checkable
+class ComparedWalk(Walk, Protocol):
+    """A walk that can say more than how far it came."""
+
+    def alternatives(self) -> Mapping[str, Walk]:
+        """By name: the same texts under other rules of choosing, each walked for itself, its tau reported beside."""
+        ...
+
+    def figures(self) -> Mapping[str, Any]:
+        """JSON values by name, of the rounds that this walk was asked for."""
         ...
 
 

@@ -36,6 +36,8 @@ class Curves:
     tau_by_kind: Mapping[str, Series] = field(default_factory=dict)
     tau_band: Band = field(default_factory=Band)
     tau_band_by_kind: Mapping[str, Band] = field(default_factory=dict)
+    best: Mapping[str, Any] = field(default_factory=dict)
+    """The evaluation with the largest tau, the first of equal ones."""
 
 
 def read_curves(path: Path) -> Curves:
@@ -67,6 +69,7 @@ def read_curves(path: Path) -> Curves:
         tau_by_kind={kind: _series(found, "tau") for kind, found in by_kind.items()},
         tau_band=_band(evaluations),
         tau_band_by_kind={kind: _band(found) for kind, found in by_kind.items()},
+        best=max(evaluations, key=lambda row: (row["tau"], -row["step"]), default={}),
     )
 
 

@@ -10,6 +10,7 @@ from specflow.reporting.collect import Corpus, DrafterResult, ReportData
 from specflow.reporting.figures import drafter_figures, length_figure, share_figure
 from specflow.reporting.ranking import RANKING_HEAD, cells
 from specflow.reporting.ranking_figures import ranking_figures
+from specflow.reporting.selector import selector_note
 from specflow.reporting.summary import best_drafter, headline
 
 EXAMPLE_LENGTH = 160
@@ -213,6 +214,8 @@ def training_note(drafter: DrafterResult) -> str:
         )
         span = f" (95 % interval {text.interval(*band[step])})" if step in band else ""
         sentences.append(f"Kept: step {text.count(step)}, tau {text.number(curves.tau.values[best])}{span}.")
+    if about_selector := selector_note(curves.best):
+        sentences.append(about_selector)
     return " ".join(sentences)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from specflow.drafters.anchors import sample_anchors
 from specflow.drafters.base import Proposer
-from specflow.drafters.training import Learner, Source, Walk
+from specflow.drafters.training import ComparedWalk, Learner, Source, Walk
 from specflow.training.data import TrainingDocument
 from specflow.training.evaluation import Evaluation
 from specflow.training.proposer_walk import walk_with_proposer
@@ -46,6 +46,12 @@ def evaluate(
     else:
         result = Evaluation.of(documents, proposals=proposals)
         _walk(batched, documents, result)
+        if isinstance(batched, ComparedWalk):
+            result.figures = batched.figures()
+            for name, other in batched.alternatives().items():
+                apart = Evaluation.of(documents, proposals=proposals)
+                _walk(other, documents, apart)
+                result.alternatives[name] = apart.walk
     result.correct, result.judged = learner.teacher_forced(_at_random_anchors(documents))
     return result
 

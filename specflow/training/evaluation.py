@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,10 @@ class Evaluation:
     correct: int = 0
     """Right proposals at random anchors, given the right text before the anchor."""
     judged: int = 0
+    alternatives: dict[str, WalkSums] = field(default_factory=dict)
+    """Walks of the same documents under other rules of choosing."""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """What the method says of its own rounds."""
 
     def __post_init__(self) -> None:
         self.documents = self.documents or [WalkSums(proposals=self.proposals) for _ in self.kinds]
@@ -45,6 +49,8 @@ class Evaluation:
             **self._figures(self.documents),
             "by_kind": {kind: self._figures(found) for kind, found in self._groups().items()},
             "teacher_forced_accuracy": self.correct / self.judged if self.judged else None,
+            **({"alternatives": {n: s.to_dict() for n, s in self.alternatives.items()}} if self.alternatives else {}),
+            **self.figures,
         }
 
     def _groups(self) -> dict[str, list[WalkSums]]:

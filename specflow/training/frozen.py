@@ -36,7 +36,7 @@ class FrozenEnds:
 
     def to(self, device: torch.device) -> FrozenEnds:
         """Move every table there."""
-        for name in ("_embedding_VH", "_head_VH", "head_RH", "_row_of_token"):
+        for name in ("_embedding_VH", "_head_VH", "head_RH", "_row_of_token", "softmax_tokens"):
             setattr(self, name, getattr(self, name).to(device))
         return self
 
@@ -67,6 +67,10 @@ class FrozenEnds:
         if missing:
             raise ValueError(f"{missing} supervised labels are outside the {self.head_RH.shape[0]} softmax tokens")
         return rows.clamp_min(0)
+
+    def tokens(self, rows: Tensor) -> Tensor:
+        """Rows of ``head_RH`` as token ids."""
+        return self.softmax_tokens[rows]
 
     def agrees(self, hidden_MH: Tensor, labels_M: Tensor) -> Tensor:
         """``[M]`` bool: the most likely token of the whole vocabulary, lowest id on ties, is the label.

@@ -18,7 +18,7 @@ from specflow.config.drafter import TrainParams
 from specflow.config.parameter_groups import GroupParams
 from specflow.training.tensors import placed_like, whole
 
-TOKEN_TABLES = ("embed_tokens", "embedding", "lm_head", "head")
+TOKEN_TABLES = ("embed_tokens", "embedding", "lm_head", "head", "predecessor_codebook", "successor_codebook")
 """Parts of a parameter's name that say that its rows belong to tokens."""
 RATE = "rate"
 """Key of a parameter group: its multiple of the learning rate."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from specflow.drafters.dflash import attention
 from specflow.drafters.dflash.attention import Span, block_attention, plan_chunks
-from specflow.drafters.dflash.chunked_attention import Chunk, attend_in_chunks
+from specflow.drafters.dflash.chunked_attention import EVERYTHING, Chunk, Rule, attend_in_chunks
 
 torch.set_num_threads(1)
 GROUPS, SHARED, SIZE = 2, 2, 8
@@ -40,23 +41,29 @@ def tensors(made: Documents, *, rows: int, size: int, seed: int, dtype: torch.dt
     return [torch.randn(shape, generator=g, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, ck: Tensor, cv: Tensor, spans: list[Span], visible: Tensor) -> Tensor:
+def dense(
+    q: Tensor, k: Tensor, v: Tensor, ck: Tensor, cv: Tensor, spans: list[Span], visible: Tensor, rule: Rule
+) -> Tensor:
     """Every row against every context row and every block row, with a mask; heads repeated."""
     blocks, rows, heads, size = q.shape
     keys = torch.cat((ck, k.flatten(0, 1))).repeat_interleave(SHARED, dim=1)
     values = torch.cat((cv, v.flatten(0, 1))).repeat_interleave(SHARED, dim=1)
-    seen = torch.zeros(blocks, keys.shape[0], dtype=torch.bool)
+    seen = torch.zeros(blocks, rows, keys.shape[0], dtype=torch.bool)
     for span in spans:
-        for n in range(*span.blocks):
-            seen[n, span.context[0] : span.context[0] + int(visible[n])] = True
-    for n in range(blocks):
-        seen[n, ck.shape[0] + n * k.shape[1] : ck.shape[0] + (n + 1) * k.shape[1]] = True
+        for n, r in itertools.product(range(*span.blocks), range(rows)):
+            own = int(visible[n]) + k.shape[1] - rows + r  # query rows are the last ones of the block
+            oldest = 0 if rule.window is None else max(0, own - rule.window + 1)
+            seen[n, r, span.context[0] + min(oldest, int(visible[n])) : span.context[0] + int(visible[n])] = True
+            last = own - int(visible[n]) + 1 if rule.causal else k.shape[1]
+            seen[n, r, ck.shape[0] + n * k.shape[1] : ck.shape[0] + n * k.shape[1] + last] = True
     scores = torch.einsum("nrad,sad->nras", q, keys) / size**0.5
-    weights = scores.masked_fill(~seen[:, None, None, :], float("-inf")).softmax(-1)
+    weights = scores.masked_fill(~seen[:, :, None, :], float("-inf")).softmax(-1)
     return torch.einsum("nras,sad->nrad", weights, values).reshape(blocks, rows, heads * size)
 
 
-def both(made: Documents, *, rows: int, size: int, dtype: torch.dtype, limit: int) -> tuple[list[Tensor], list[Tensor]]:
+def both(
+    made: Documents, *, rows: int, size: int, dtype: torch.dtype, limit: int, rule: Rule = EVERYTHING
+) -> tuple[list[Tensor], list[Tensor]]:
     """Result and gradients of ours in ``dtype`` and of the dense form in float64."""
     spans, visible = layout(made)
     results = []
@@ -65,7 +72,10 @@ def both(made: Documents, *, rows: int, size: int, dtype: torch.dtype, limit: in
         inputs = [t.detach().to(kind).requires_grad_() for t in inputs]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(attention, "CHUNK_SCORES", limit)
-            out = function(*inputs, spans=spans, visible_N=visible) if function else dense(*inputs, spans, visible)
+            if function:
+                out = function(*inputs, spans=spans, visible_N=visible, rule=rule)
+            else:
+                out = dense(*inputs, spans, visible, rule)
         weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
         (out.double() * weights).sum().backward()
         results.append([out.detach().double(), *(t.grad.double() for t in inputs if t.grad is not None)])
@@ -73,9 +83,16 @@ def both(made: Documents, *, rows: int, size: int, dtype: torch.dtype, limit: in
 
 
 @settings(deadline=None, max_examples=60)
-@given(documents, st.integers(1, 4), st.sampled_from([1, 200, 1 << 20]))
-def test_float64_equals_a_dense_mask_for_any_documents_and_chunks(made: Documents, rows: int, limit: int) -> None:
-    found, expected = both(made, rows=rows, size=4, dtype=torch.float64, limit=limit)
+@given(
+    documents,
+    st.integers(1, 4),
+    st.sampled_from([1, 200, 1 << 20]),
+    st.builds(Rule, window=st.sampled_from([None, 4, 5, 9]), causal=st.booleans()),
+)
+def test_float64_equals_a_dense_mask_for_any_documents_and_chunks(
+    made: Documents, rows: int, limit: int, rule: Rule
+) -> None:
+    found, expected = both(made, rows=rows, size=4, dtype=torch.float64, limit=limit, rule=rule)
     if sum(len(visible) for _, visible in made):
         assert len(found) == len(expected) == 6
     for ours, reference in zip(found, expected, strict=True):
@@ -125,6 +142,16 @@ def test_computed_scores_stay_near_the_visible_ones() -> None:
     assert computed < 1.05 * sum(visible)
 
 
+def test_a_window_bounds_the_work() -> None:
+    """As above with a window of 64: a block costs what it sees, not what lies before it."""
+    visible = list(range(8, 4097, 8))
+    span, rule = Span(context=(0, 4096), blocks=(0, len(visible))), Rule(window=64)
+    chunks = list(plan_chunks([span], visible, scores_per_row=8 * 16, limit=1 << 16, rule=rule))
+    computed = sum(len(c.visible) * (c.rows.stop - c.rows.start) for c in chunks)
+    assert computed < 8 * 63 * len(visible)
+    assert [n for c in chunks for n in range(*c.blocks)] == list(range(len(visible)))
+
+
 def test_repeats_bit_for_bit() -> None:
     def run() -> list[Tensor]:
         return both([(40, [3, 17, 40])], rows=3, size=4, dtype=torch.float32, limit=300)[0]
@@ -149,3 +176,4 @@ def test_nothing_of_the_size_of_the_scores_is_kept() -> None:
 
 def test_a_chunk_knows_its_rows() -> None:
     assert Chunk(blocks=(2, 4), start=10, visible=(3, 5)).rows == slice(10, 15)
+    assert Chunk(blocks=(2, 4), start=10, visible=(3, 5), first=2).rows == slice(12, 15)

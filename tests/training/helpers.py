@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specflow.config.drafter import TrainParams
+from specflow.drafters.block_loss import BlockLoss
 from specflow.drafters.dflash import method as dflash
 from specflow.drafters.dflash.learner import DFlashLearner
 from specflow.drafters.dflash.network import DFlashNetwork
@@ -130,7 +131,7 @@ def gradients_of(
     documents_per_pass: int | None = None,
 ) -> StepSums:
     """Gradients of one step, in the network."""
-    learner = DFlashLearner(net, frozen, decay=decay, soft_targets=soft_targets)
+    learner = DFlashLearner(net, frozen, decay=decay, loss=BlockLoss(soft_targets=soft_targets))
     wrapped, progress = Wrapped(Objective(learner), ranks=Ranks()), Progress(0, 1)
     return accumulate_gradients(
         wrapped, learner, sources, progress=progress, ranks=Ranks(), documents_per_pass=documents_per_pass

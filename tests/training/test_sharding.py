@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specflow.drafters import cross_entropy
+from specflow.drafters import row_losses
 from specflow.drafters.dflash import attention, memory
 from specflow.drafters.training import Source
 from specflow.training.passes import split_sources
@@ -95,7 +95,7 @@ def test_any_split_equals_the_dense_reference(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "ROWS_PER_PASS", rows)
         patch.setattr(attention, "CHUNK_SCORES", scores)
-        patch.setattr(cross_entropy, "CHUNK_LOGITS", logits)
+        patch.setattr(row_losses, "CHUNK_LOGITS", logits)
         assert_equal(product([some[i] for i in order], documents_per_pass=documents), reference)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specflow.drafters.dflash.chunked_attention import Chunk, attend_in_chunks
+from specflow.drafters.dflash.chunked_attention import EVERYTHING, Chunk, Rule, attend_in_chunks
 
 CHUNK_SCORES = 1 << 19
 """Scores held at once: 2 MB in fp32, which a core's caches hold. A chunk has at least one block."""
@@ -35,8 +35,10 @@ def block_attention(
     *,
     spans: Sequence[Span],
     visible_N: Tensor,
+    rule: Rule = EVERYTHING,
 ) -> Tensor:
-    """``[N, R, A * d]``. Block n sees rows ``context[0] <= row < context[0] + visible_N[n]`` of its document.
+    """``[N, R, A * d]``. Block n sees rows ``context[0] <= row < context[0] + visible_N[n]`` of its document, as far as
+    ``rule`` lets it; its query rows are the block's last R.
 
     The work is the sum over blocks of what each sees, up to the rounding of chunks: a block early in a document does
     not pay for the blocks behind it, and no matrix over all blocks or all documents ever exists. Memory beside the
@@ -55,27 +57,35 @@ def block_attention(
         value_NBGd.permute(2, 0, 1, 3).to(dtype),
         context_key_SGd.transpose(0, 1).to(dtype),
         context_value_SGd.transpose(0, 1).to(dtype),
-        tuple(plan_chunks(spans, visible_N.tolist(), scores_per_row=rows * heads)),
+        tuple(plan_chunks(spans, visible_N.tolist(), scores_per_row=rows * heads, rule=rule)),
+        rule,
+        heads // groups,
     )
     mixed = mixed.view(groups, blocks, rows, heads // groups, size).permute(1, 2, 0, 3, 4)
     return mixed.reshape(blocks, rows, heads * size)
 
 
 def plan_chunks(
-    spans: Sequence[Span], visible: Sequence[int], *, scores_per_row: int, limit: int = CHUNK_SCORES
+    spans: Sequence[Span],
+    visible: Sequence[int],
+    *,
+    scores_per_row: int,
+    limit: int | None = None,
+    rule: Rule = EVERYTHING,
 ) -> Iterator[Chunk]:
-    """Neighbouring blocks of one document whose scores against the context stay below ``limit``.
+    """Neighbouring blocks of one document whose scores against the context stay below ``limit`` (``CHUNK_SCORES``).
 
     ``scores_per_row``: scores of one block against one context row, of all heads and query rows.
     """
+    limit = CHUNK_SCORES if limit is None else limit
     for span in spans:
         first = span.blocks[0]
         while first < span.blocks[1]:
-            last, longest = first + 1, visible[first]
+            last, longest, reach = first + 1, visible[first], rule.reach(visible[first])
             while last < span.blocks[1]:
-                longer = max(longest, visible[last])
-                if (last + 1 - first) * scores_per_row * longer > limit:
+                longer, earlier = max(longest, visible[last]), min(reach, rule.reach(visible[last]))
+                if (last + 1 - first) * scores_per_row * (longer - earlier) > limit:
                     break
-                last, longest = last + 1, longer
-            yield Chunk(blocks=(first, last), start=span.context[0], visible=tuple(visible[first:last]))
+                last, longest, reach = last + 1, longer, earlier
+            yield Chunk(blocks=(first, last), start=span.context[0], visible=tuple(visible[first:last]), first=reach)
             first = last

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, Self
+
+from specflow.drafters.dflash.chunked_attention import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,11 @@ class DFlashGeometry:
     vocab_size: int
     mask_token_id: int
     max_position_embeddings: int
+    sliding_window: int | None = None
+    """Positions that a row of a sliding layer sees, its own included; at least a block, so only context is cut."""
+    sliding_layers: tuple[int, ...] = ()
+    causal_block: bool | None = None
+    """Whether later rows of its own block are hidden from a row; none: in sliding layers only."""
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -42,26 +49,42 @@ class DFlashGeometry:
             raise ValueError(f"layer_ids {self.layer_ids} must be unique and increasing, at least one")
         if not 0 <= self.mask_token_id < self.vocab_size:
             raise ValueError(f"mask_token_id {self.mask_token_id} is outside the vocabulary of {self.vocab_size}")
+        window, layers = self.sliding_window, list(self.sliding_layers)
+        if (window is None) == bool(layers) or (window is not None and window < self.block_size):
+            raise ValueError(
+                f"sliding_window {window} with sliding_layers {layers}: both or neither, the window at least "
+                f"block_size {self.block_size}"
+            )
+        if layers != sorted(set(layers)) or any(not 0 <= i < self.num_layers for i in layers):
+            raise ValueError(f"sliding_layers {layers} must be unique, increasing and below {self.num_layers}")
 
     @property
     def num_features(self) -> int:
         """K, captured target layers."""
         return len(self.layer_ids)
 
+    def rule(self, layer: int) -> Rule:
+        """What a row of this draft layer sees."""
+        slides = layer in self.sliding_layers
+        causal = slides if self.causal_block is None else self.causal_block
+        return Rule(window=self.sliding_window if slides else None, causal=causal)
+
     def to_dict(self) -> dict[str, Any]:
         values = asdict(self)
-        values["layer_ids"] = list(self.layer_ids)
+        values["layer_ids"], values["sliding_layers"] = list(self.layer_ids), list(self.sliding_layers)
         values["rope_parameters"] = dict(self.rope_parameters)
         return values
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> DFlashGeometry:
-        """Inverse of ``to_dict``; raises ``ValueError`` naming missing or unknown keys."""
-        expected = {f.name for f in fields(cls)}
-        if set(values) != expected:
-            missing, unknown = sorted(expected - set(values)), sorted(set(values) - expected)
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Inverse of ``to_dict``; raises ``ValueError`` naming unknown keys, and missing ones that have no default."""
+        known = {f.name for f in fields(cls)}
+        needed = {f.name for f in fields(cls) if f.default is MISSING}
+        if not needed <= set(values) <= known:
+            missing, unknown = sorted(needed - set(values)), sorted(set(values) - known)
             raise ValueError(f"drafter geometry: missing keys {missing}, unknown keys {unknown}")
-        return cls(**{**values, "layer_ids": tuple(values["layer_ids"])})
+        ids = {name: tuple(values[name]) for name in ("layer_ids", "sliding_layers") if name in values}
+        return cls(**{**values, **ids})
 
 
 def rope_parameters_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,23 +102,38 @@ def rope_parameters_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def geometry_like_target(
-    config: Mapping[str, Any], *, num_layers: int, block_size: int, layer_ids: Sequence[int], mask_token_id: int
+    config: Mapping[str, Any],
+    *,
+    num_layers: int,
+    block_size: int,
+    layer_ids: Sequence[int],
+    mask_token_id: int,
+    **others: Any,
 ) -> DFlashGeometry:
-    """Draft layers shaped like the target's own; ``config`` is the target's ``config.json``."""
-    hidden = int(config["hidden_size"])
-    heads = int(config["num_attention_heads"])
+    """Draft layers shaped like the target's own; ``config`` is the target's ``config.json``. ``others``: fields that
+    the target does not decide."""
     return DFlashGeometry(
-        hidden_size=hidden,
         num_layers=num_layers,
-        num_heads=heads,
-        num_kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
-        intermediate_size=int(config.get("intermediate_size") or 4 * hidden),
-        rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-        rope_parameters=rope_parameters_of(config),
         block_size=block_size,
         layer_ids=tuple(layer_ids),
-        vocab_size=int(config["vocab_size"]),
         mask_token_id=mask_token_id,
-        max_position_embeddings=int(config.get("max_position_embeddings", 32768)),
+        **sizes_of_target(config),
+        **others,
     )
+
+
+def sizes_of_target(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that draft layers shaped like the target's take from its ``config.json``."""
+    hidden = int(config["hidden_size"])
+    heads = int(config["num_attention_heads"])
+    return {
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": int(config.get("num_key_value_heads") or heads),
+        "head_dim": int(config.get("head_dim") or hidden // heads),
+        "intermediate_size": int(config.get("intermediate_size") or 4 * hidden),
+        "rms_norm_eps": float(config.get("rms_norm_eps", 1e-6)),
+        "rope_parameters": rope_parameters_of(config),
+        "vocab_size": int(config["vocab_size"]),
+        "max_position_embeddings": int(config.get("max_position_embeddings", 32768)),
+    }

@@ -7,26 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torch import Tensor
+
+from specflow.drafters.block_loss import BlockLoss, BlockSums, block_loss
 from specflow.drafters.devices import to_device
 from specflow.drafters.dflash.blocks import Blocks, assemble
 from specflow.drafters.dflash.forward import hidden_of
 from specflow.drafters.dflash.memory import anchors_per_pass, pass_bytes
 from specflow.drafters.dflash.network import DFlashNetwork
-from specflow.drafters.dflash.objective import total_weight, weighted_cross_entropy
+from specflow.drafters.dflash.objective import total_weight, weights_like
 from specflow.drafters.dflash.walk import DFlashWalk
+from specflow.drafters.row_losses import PLAIN, LogitShape
 from specflow.drafters.training import Counts, Ends, Learner, Progress, Source, Term, Text
 
 TERM = "cross_entropy"
+"""The name of the term, whatever the loss: curves of different losses are read by the same name."""
+CROSS_ENTROPY = BlockLoss()
 
 
 class DFlashLearner(Learner):
-    """``soft_targets``: share of the target that is the teacher's distribution; above 0 sources carry its states."""
+    """Sources carry the teacher's last hidden states where ``loss`` is taught."""
 
     network: DFlashNetwork
 
-    def __init__(self, network: DFlashNetwork, ends: Ends, *, decay: float, soft_targets: float = 0.0) -> None:
+    def __init__(self, network: DFlashNetwork, ends: Ends, *, decay: float, loss: BlockLoss = CROSS_ENTROPY) -> None:
         self.network, self._ends = network, ends
-        self._decay, self._soft_targets = decay, soft_targets
+        self._decay, self._loss = decay, loss
         self.anchors_per_pass = anchors_per_pass(network.geometry)
 
     def weights(self, progress: Progress) -> Mapping[str, float]:
@@ -44,20 +50,27 @@ class DFlashLearner(Learner):
 
     def denominators(self, batch: Blocks, progress: Progress) -> Mapping[str, float]:
         """Anchors are legal only if their first label is supervised, so a batch has weight."""
+        if not self._loss.labels_decide:
+            return super().denominators(batch, progress)
         return {TERM: float(total_weight(batch.valid_NM, decay=self._decay))}
 
     def objective(self, batch: Blocks, progress: Progress) -> Sequence[Term]:
         hidden_NMH = hidden_of(self.network, batch, self._ends.embed)
-        numerator, denominator = weighted_cross_entropy(
+        found = self._sums(hidden_NMH, batch)
+        return [Term(TERM, found.numerator, found.denominator)]
+
+    def _sums(self, hidden_NMH: Tensor, batch: Blocks, *, shape: LogitShape = PLAIN, top_k: int = 0) -> BlockSums:
+        return block_loss(
             hidden_NMH,
             self._ends.head_RH,
             self._ends.rows(batch.labels_NM, batch.valid_NM),
             batch.valid_NM,
-            decay=self._decay,
-            teacher_NMH=batch.teacher_NMH,
-            soft_targets=self._soft_targets,
+            loss=self._loss,
+            weights_NM=weights_like(batch.valid_NM, decay=self._decay),
+            teacher_NMH=batch.teacher_NMH if self._loss.taught else None,
+            shape=shape,
+            top_k=top_k,
         )
-        return [Term(TERM, numerator, denominator)]
 
     def pass_bytes(self, *, anchors: int, context_rows: int, softmax_rows: int) -> int:
         return pass_bytes(
@@ -65,7 +78,7 @@ class DFlashLearner(Learner):
             anchors=anchors,
             context_rows=context_rows,
             softmax_rows=softmax_rows,
-            soft_targets=self._soft_targets > 0,
+            soft_targets=self._loss.taught,
         )
 
     def walk(self, texts: Sequence[Text]) -> DFlashWalk:

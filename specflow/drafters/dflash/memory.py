@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from specflow.drafters.cross_entropy import CHUNK_LOGITS
 from specflow.drafters.dflash.attention import CHUNK_SCORES
 from specflow.drafters.dflash.geometry import DFlashGeometry
+from specflow.drafters.row_losses import CHUNK_LOGITS
 
 ROWS_PER_PASS = 4096
 """Block rows of one pass: enough to keep products efficient, few enough to keep activations below the weights."""

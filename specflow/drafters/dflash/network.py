@@ -81,73 +81,89 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, geometry: DFlashGeometry) -> None:
+    def __init__(self, geometry: DFlashGeometry, index: int = 0) -> None:
         super().__init__()
+        self.index, self.rule = index, geometry.rule(index)
         self.input_layernorm = RMSNorm(geometry.hidden_size, geometry.rms_norm_eps)
         self.self_attn = Attention(geometry)
         self.post_attention_layernorm = RMSNorm(geometry.hidden_size, geometry.rms_norm_eps)
         self.mlp = MLP(geometry)
 
     def forward(
-        self,
-        x_NBH: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        *,
-        context: Context,
-        index: int,
-        first_row: int,
-        equal_masks: bool,
+        self, x_NBH: Tensor, cos: Tensor, sin: Tensor, *, context: Context, first_row: int, equal_masks: bool
     ) -> Tensor:
         """Rows ``first_row..B-1`` after this layer; every row still serves as key and value.
 
         ``equal_masks``: rows 1..B-1 of all blocks are the same, as in the first layer; they are projected once.
         """
-        attention = self.self_attn
         if equal_masks:
-            size, normed = x_NBH.shape[1], self.input_layernorm(distinct_rows(x_NBH))
+            inputs = self.input_layernorm(distinct_rows(x_NBH))
+            attended = self.attend(inputs, cos, sin, context=context, first_row=first_row, size=x_NBH.shape[1])
+        else:
+            attended = self.attend(self.input_layernorm(x_NBH), cos, sin, context=context, first_row=first_row)
+        x = x_NBH[:, first_row:] + attended
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+    def attend(
+        self,
+        inputs: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        *,
+        context: Context,
+        first_row: int,
+        size: int | None = None,
+        distinct: int = 1,
+    ) -> Tensor:
+        """``[N, B - first_row, H]``: attention over context and block, from ``[N, B, H]`` normalised rows.
+
+        ``size``: B, where ``inputs`` are ``distinct_rows`` of blocks of this size with so many rows of their own.
+        """
+        attention = self.self_attn
+        if size is None:
             query, key, value = (
-                repeat_masks(project(normed), size)
+                attention.q_proj(inputs[:, first_row:]),
+                attention.k_proj(inputs),
+                attention.v_proj(inputs),
+            )
+        else:
+            query, key, value = (
+                repeat_masks(project(inputs), size, distinct=distinct)
                 for project in (attention.q_proj, attention.k_proj, attention.v_proj)
             )
             query = query[:, first_row:]
-        else:
-            normed = self.input_layernorm(x_NBH)
-            query, key, value = (
-                attention.q_proj(normed[:, first_row:]),
-                attention.k_proj(normed),
-                attention.v_proj(normed),
-            )
         attended = block_attention(
             attention.query(query, cos[:, first_row:], sin[:, first_row:]),
             attention.key(key, cos, sin),
             attention.value(value),
-            context.keys[index],
-            context.values[index],
+            context.keys[self.index],
+            context.values[self.index],
             spans=context.spans,
             visible_N=context.visible_N,
+            rule=self.rule,
         )
-        x = x_NBH[:, first_row:] + attention.o_proj(attended)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        out: Tensor = attention.o_proj(attended)
         return out
 
 
-def distinct_rows(x_NBH: Tensor) -> Tensor:
-    """``[N + 1, H]``: the anchor rows, then the one row that all others equal."""
-    return torch.cat((x_NBH[:, 0], x_NBH[:1, 1]))
+def distinct_rows(x_NBH: Tensor, *, distinct: int = 1) -> Tensor:
+    """``[N * distinct + 1, ..]``: the first rows of every block, then the one row that all others equal."""
+    return torch.cat((x_NBH[:, :distinct].flatten(0, 1), x_NBH[:1, distinct]))
 
 
-def repeat_masks(rows: Tensor, block_size: int) -> Tensor:
-    """``[N + 1, X]`` of ``distinct_rows`` -> ``[N, B, X]``."""
-    blocks = rows.shape[0] - 1
-    masks = rows[blocks:].expand(blocks, block_size - 1, -1)
-    return torch.cat((rows[:blocks].unsqueeze(1), masks), dim=1)
+def repeat_masks(rows: Tensor, block_size: int, *, distinct: int = 1) -> Tensor:
+    """``[N * distinct + 1, ..]`` of ``distinct_rows`` -> ``[N, B, ..]``."""
+    own = rows[:-1].view(-1, distinct, *rows.shape[1:])
+    masks = rows[-1:].expand(own.shape[0], block_size - distinct, *rows.shape[1:])
+    return torch.cat((own, masks), dim=1)
 
 
 class DFlashNetwork(nn.Module):
     """Trainable part of a DFlash drafter; embeddings and head are the target's and stay outside."""
 
     frequencies: Tensor
+    layer_type: type[Layer] = Layer
 
     def __init__(self, geometry: DFlashGeometry) -> None:
         super().__init__()
@@ -155,7 +171,7 @@ class DFlashNetwork(nn.Module):
         hidden, eps = geometry.hidden_size, geometry.rms_norm_eps
         self.fc = nn.Linear(geometry.num_features * hidden, hidden, bias=False)
         self.hidden_norm = RMSNorm(hidden, eps)
-        self.layers = nn.ModuleList(Layer(geometry) for _ in range(geometry.num_layers))
+        self.layers = nn.ModuleList(self.layer_type(geometry, i) for i in range(geometry.num_layers))
         self.norm = RMSNorm(hidden, eps)
         frequencies, self.rope_factor = inverse_frequencies(
             geometry.rope_parameters,
@@ -182,15 +198,7 @@ class DFlashNetwork(nn.Module):
         x = embeds_NBH
         for index, layer in enumerate(self._layers()):
             last = index == self.geometry.num_layers - 1
-            x = layer(
-                x,
-                cos,
-                sin,
-                context=context,
-                index=index,
-                first_row=first_row if last else 0,
-                equal_masks=index == 0,
-            )
+            x = layer(x, cos, sin, context=context, first_row=first_row if last else 0, equal_masks=index == 0)
         hidden: Tensor = self.norm(x)
         return hidden
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specflow.drafters.base import Committed, Draw, Proposal, draw_rows
+from specflow.drafters.dflash.chunked_attention import EVERYTHING
 from specflow.drafters.dflash.network import DFlashNetwork, Layer
 from specflow.drafters.linear import Linear, frozen_linear
 from specflow.drafters.rope import cos_sin, rotate
@@ -51,12 +52,15 @@ class DFlashProposer:
             precision=precision,
         )
         self._context_k_norm = torch.stack([_scale(layer.self_attn.k_norm.weight) for layer in layers]).unsqueeze(1)
-        self._layers = [_FrozenLayer(layer, self, precision=precision) for layer in layers]
+        self._layers = [self._frozen(layer) for layer in layers]
         self._frequencies, self._rope_factor = network.frequencies, network.rope_factor
         mask = embed(torch.tensor([geometry.mask_token_id])).detach().float()
         self._block_BH = mask.expand(geometry.block_size, -1).clone()
         self._length = 0
         self.reset(0)
+
+    def _frozen(self, layer: Layer) -> FrozenLayer:
+        return FrozenLayer(layer, self, precision=self.precision)
 
     @property
     def num_proposals(self) -> int:
@@ -146,7 +150,8 @@ class DFlashProposer:
         cos, sin = self._cos[rows], self._sin[rows]
         for index, layer in enumerate(self._layers):
             is_last = index == len(self._layers) - 1
-            keys, values = self._keys[index, :, : rows.stop], self._values[index, :, : rows.stop]
+            seen = slice(layer.rule.reach(self._length), rows.stop)
+            keys, values = self._keys[index, :, seen], self._values[index, :, seen]
             x = layer(x, keys, values, cos, sin, first_row=1 if is_last else 0)
         return self.normalise(x) * self._norm
 
@@ -154,9 +159,10 @@ class DFlashProposer:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._eps)
 
 
-class _FrozenLayer:
+class FrozenLayer:
     def __init__(self, layer: Layer, owner: DFlashProposer, *, precision: str) -> None:
         g, attention, mlp = owner.geometry, layer.self_attn, layer.mlp
+        self.rule = layer.rule
         self._normalise = owner.normalise
         self._heads, self._groups, self._size = g.num_heads, g.num_kv_heads, g.head_dim
         fused = torch.cat((attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight))
@@ -174,19 +180,32 @@ class _FrozenLayer:
     def __call__(
         self, x_BH: Tensor, keys_GSd: Tensor, values_GSd: Tensor, cos: Tensor, sin: Tensor, *, first_row: int
     ) -> Tensor:
-        """Rows from ``first_row`` on; the block's keys and values go into the last B rows of the buffers."""
-        rows, split = x_BH.shape[0], self._heads + self._groups
-        qkv = self._qkv(self._normalise(x_BH) * self._input_norm).view(rows, split + self._groups, self._size)
+        """Rows from ``first_row`` on; the block's keys and values go into the last B rows of the buffers.
+
+        The buffers begin where ``rule`` lets the anchor's row look back to.
+        """
+        mixed = self._mix(self._normalise(x_BH) * self._input_norm, keys_GSd, values_GSd, cos, sin)
+        x = x_BH[first_row:] + self._o(mixed[first_row:])
+        return x + self._mlp(self._normalise(x) * self._mlp_norm)
+
+    def _mix(self, inputs_BH: Tensor, keys_GSd: Tensor, values_GSd: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """``[B, A * d]``: the values that each row's heads see, weighted."""
+        rows, split = inputs_BH.shape[0], self._heads + self._groups
+        qkv = self._qkv(inputs_BH).view(rows, split + self._groups, self._size)
         qk = rotate(self._normalise(qkv[:, :split]) * self._qk_scale, cos, sin)
         keys_GSd[:, -rows:] = qk[:, self._heads :].transpose(0, 1)
         values_GSd[:, -rows:] = qkv[:, split:].transpose(0, 1)
         query = qk[:, : self._heads].view(rows, self._groups, -1, self._size).transpose(0, 1)
         query = query.reshape(self._groups, -1, self._size)
-        mixed = (query @ keys_GSd.transpose(1, 2)).softmax(dim=-1) @ values_GSd
-        mixed = mixed.view(self._groups, rows, -1, self._size).transpose(0, 1).reshape(rows, -1)
-        x = x_BH[first_row:] + self._o(mixed[first_row:])
-        gate, up = self._gate_up(self._normalise(x) * self._mlp_norm).chunk(2, dim=-1)
-        return x + self._down(F.silu(gate) * up)
+        scores = query @ keys_GSd.transpose(1, 2)
+        if self.rule != EVERYTHING:
+            self.rule.hide(scores.view(self._groups, rows, -1, keys_GSd.shape[1]))
+        mixed = scores.softmax(dim=-1) @ values_GSd
+        return mixed.view(self._groups, rows, -1, self._size).transpose(0, 1).reshape(rows, -1)
+
+    def _mlp(self, inputs_BH: Tensor) -> Tensor:
+        gate, up = self._gate_up(inputs_BH).chunk(2, dim=-1)
+        return self._down(F.silu(gate) * up)
 
 
 def _scale(weight: Tensor) -> Tensor:

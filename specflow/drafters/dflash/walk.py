@@ -2,14 +2,17 @@
 
 The context of every text is projected once; a round is one forward pass with one block per text.
 
-Legend: N blocks, B rows of a block, S context rows of all texts.
+Legend: N blocks, B rows of a block, M = B - 1 of them with a proposal, R of all these that a text has a token for,
+S context rows of all texts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from specflow.drafters.dflash.attention import Span
 from specflow.drafters.dflash.blocks import labels_and_validity
@@ -34,6 +37,12 @@ class DFlashWalk:
 
     @torch.no_grad()
     def accepted(self, places: Sequence[tuple[int, int]]) -> list[int]:
+        rows = self.rows(places)
+        return leading(rows.spread(self._ends.agrees(rows.hidden_RH, rows.labels_R)))
+
+    @torch.no_grad()
+    def rows(self, places: Sequence[tuple[int, int]]) -> JudgedRows:
+        """The rows of every place's block that a text has a token for."""
         size = self._network.geometry.block_size
         anchors_N = torch.tensor([anchor for _, anchor in places])
         spans = tuple(
@@ -51,7 +60,33 @@ class DFlashWalk:
             for text in (self._texts[t],)
         ]
         labels, valid = (torch.cat(parts).to(self._device) for parts in zip(*pairs, strict=True))
-        right = torch.zeros_like(valid)
-        right[valid] = self._ends.agrees(hidden[valid], labels[valid])
-        counts: list[int] = right.long().cumprod(dim=1).sum(dim=1).tolist()
-        return counts
+        return JudgedRows(
+            hidden_RH=hidden[valid],
+            labels_R=labels[valid],
+            previous_R=previous_tokens(ids_N, labels)[valid],
+            valid_NM=valid,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedRows:
+    hidden_RH: Tensor
+    labels_R: Tensor
+    previous_R: Tensor
+    """The text's token before each label."""
+    valid_NM: Tensor
+
+    def spread(self, values_R: Tensor) -> Tensor:
+        """``[N, M]``, false where there is no row."""
+        return torch.zeros_like(self.valid_NM).masked_scatter(self.valid_NM, values_R)
+
+
+def leading(right_NM: Tensor) -> list[int]:
+    """Of each block, its right proposals before the first other one."""
+    counts: list[int] = right_NM.long().cumprod(dim=1).sum(dim=1).tolist()
+    return counts
+
+
+def previous_tokens(anchor_ids_N: Tensor, labels_NM: Tensor) -> Tensor:
+    """``[N, M]``: the token before each label."""
+    return torch.cat((anchor_ids_N.unsqueeze(1), labels_NM[:, :-1]), dim=1)

@@ -2,9 +2,9 @@
 
 ``model_type`` is ``qwen3``: the draft layers are Qwen3 decoder layers (per-head q/k norms, no attention bias), so
 transformers reads the file without remote code. Three defaults of that config class would change the drafter, hence
-these keys are always written: ``layer_types`` (left out, transformers fills it in, and a class with sliding layers
-would turn the block causal), ``is_causal: false`` (the block is bidirectional), ``sliding_window: null`` with
-``use_sliding_window: false``. The rotary base is written in both forms, ``rope_theta``/``rope_scaling`` and
+these keys are always written: ``layer_types`` (left out, transformers fills it in), ``is_causal`` (``false``: the block
+is bidirectional; ``null``: only in layers that do not slide), ``sliding_window`` (the row's own position included, as
+ours) with ``use_sliding_window``. The rotary base is written in both forms, ``rope_theta``/``rope_scaling`` and
 ``rope_parameters``, because engines and transformers versions read one or the other.
 
 Method keys stand both in ``dflash_config`` (looked up first) and at the top level. ``block_size`` is the verify
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from specflow.drafters.causality import plain_causality
 from specflow.serving import lint_rules
 from specflow.serving.layouts import dflash_rules
 from specflow.serving.layouts.common import cast_tensors, require_layer_convention, rope_keys, rope_of
@@ -69,10 +70,7 @@ def layout_config(
         "attention_bias": False,
         **rope_keys(rope_of(geometry)),
         "max_position_embeddings": int(target["max_position_embeddings"]),
-        "layer_types": ["full_attention"] * layers,
-        "is_causal": False,
-        "use_sliding_window": False,
-        "sliding_window": None,
+        **visibility_keys(geometry),
         "vocab_size": int(target["vocab_size"]),
         "tie_word_embeddings": False,
         "dtype": dtype,
@@ -80,6 +78,18 @@ def layout_config(
         "block_size": block,
         "num_target_layers": method["num_target_layers"],
         "dflash_config": method,
+    }
+
+
+def visibility_keys(geometry: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row of the block sees, as the engine reads it; drafters without these settings see everything."""
+    layers, sliding = int(geometry["num_layers"]), set(geometry.get("sliding_layers") or ())
+    causal = geometry.get("causal_block")
+    return {
+        "layer_types": ["sliding_attention" if i in sliding else "full_attention" for i in range(layers)],
+        "is_causal": False if causal is None and not sliding else causal,
+        "use_sliding_window": bool(sliding),
+        "sliding_window": geometry.get("sliding_window") if sliding else None,
     }
 
 
@@ -126,6 +136,20 @@ def geometry_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "vocab_size": config["vocab_size"],
         "mask_token_id": method["mask_token_id"],
         "max_position_embeddings": config["max_position_embeddings"],
+        **_visibility_of(config),
+    }
+
+
+def _visibility_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Inverse of ``visibility_keys``; a config without ``layer_types`` has full attention in both directions."""
+    layers = int(config["num_hidden_layers"])
+    types = config.get("layer_types") or ["full_attention"] * layers
+    sliding = [i for i, kind in enumerate(types) if kind == "sliding_attention"]
+    causal = config.get("is_causal") if config.get("layer_types") else None
+    return {
+        "sliding_window": config.get("sliding_window") if sliding else None,
+        "sliding_layers": sliding,
+        "causal_block": plain_causality(causal, sliding=len(sliding), layers=layers),
     }
 
 
@@ -151,27 +175,24 @@ def read_back(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: config[key] for key in keys}
 
 
-def _constants(config: Mapping[str, Any]) -> dict[str, Any]:
+def constants(config: Mapping[str, Any]) -> dict[str, Any]:
     """What every export has, and an engine would not miss."""
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "qwen3",
         "hidden_act": "silu",
         "attention_bias": False,
-        "is_causal": False,
-        "layer_types": ["full_attention"] * config["num_hidden_layers"],
-        "use_sliding_window": False,
-        "sliding_window": None,
         "tie_word_embeddings": False,
     }
 
 
 RULES = {
     "config-keys": lint_rules.config_keys(CONFIG_KEYS, dflash_config=(METHOD_KEYS, OPTIONAL_METHOD_KEYS)),
-    "constants": lint_rules.constants(_constants),
+    "constants": lint_rules.constants(constants),
     "sizes": lint_rules.sizes,
     "layer-ids": lint_rules.layer_ids("dflash_config", "target_layer_ids"),
     "block": dflash_rules.block,
+    "visibility": dflash_rules.visibility(visibility_keys),
     "mask-token": dflash_rules.mask_token,
     "positions": lint_rules.positions,
     "rope": lint_rules.rope,

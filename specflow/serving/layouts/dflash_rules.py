@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from specflow.serving.draft import Draft, Finding
+from specflow.serving.draft import Draft, Finding, Rule
 
 
 def block(draft: Draft) -> Iterator[Finding]:
@@ -37,3 +38,14 @@ def mask_token(draft: Draft) -> Iterator[Finding]:
             check="mask-token", where="dflash_config.mask_token", found=f"{name!r} with id {found}",
             expected=f"id {draft.token_ids.get(name)}, as in the target's tokenizer",
         )  # fmt: skip
+
+
+def visibility(keys: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Rule:
+    """Windows and direction of every layer, which an engine would choose by defaults of its own."""
+
+    def check(draft: Draft) -> Iterator[Finding]:
+        for key, value in keys(draft.geometry).items():
+            if draft.config.get(key) != value:
+                yield Finding(check="visibility", where=key, found=repr(draft.config.get(key)), expected=repr(value))
+
+    return check
