@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,16 @@ class DFlashGeometry:
         """K, captured target layers."""
         return len(self.layer_ids)
 
+    @property
+    def num_proposals(self) -> int:
+        """m, rows of a block that predict."""
+        return self.block_size - 1
+
+    @property
+    def first_row(self) -> int:
+        """Row of a block that predicts the first proposal."""
+        return self.block_size - self.num_proposals
+
     def to_dict(self) -> dict[str, Any]:
         values = asdict(self)
         values["layer_ids"] = list(self.layer_ids)
@@ -55,7 +65,7 @@ class DFlashGeometry:
         return values
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> DFlashGeometry:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Inverse of ``to_dict``; raises ``ValueError`` naming missing or unknown keys."""
         expected = {f.name for f in fields(cls)}
         if set(values) != expected:

@@ -59,7 +59,7 @@ class DFlashProposer:
 
     @property
     def num_proposals(self) -> int:
-        return self.geometry.block_size - 1
+        return self.geometry.num_proposals
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
@@ -120,8 +120,12 @@ class DFlashProposer:
     @torch.no_grad()
     def logits(self, anchor: int) -> Tensor:
         """``[B - 1, V]`` logits of the rows after ``anchor``."""
-        hidden = self.hidden(anchor)
-        return self._head(hidden.to(torch.bfloat16) if self.precision == "bf16" else hidden)
+        return self.score(self.hidden(anchor))
+
+    @torch.no_grad()
+    def score(self, hidden_mH: Tensor) -> Tensor:
+        """``[m, V]`` logits of rows of ``hidden``."""
+        return self._head(hidden_mH.to(torch.bfloat16) if self.precision == "bf16" else hidden_mH)
 
     @torch.no_grad()
     def hidden(self, anchor: int) -> Tensor:
@@ -133,7 +137,7 @@ class DFlashProposer:
         for index, layer in enumerate(self._layers):
             is_last = index == len(self._layers) - 1
             keys, values = self._keys[index, :, : rows.stop], self._values[index, :, : rows.stop]
-            x = layer(x, keys, values, cos, sin, first_row=1 if is_last else 0)
+            x = layer(x, keys, values, cos, sin, first_row=self.geometry.first_row if is_last else 0)
         return self.normalise(x) * self._norm
 
     def normalise(self, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from specflow.drafters.dflash.attention import Span
 from specflow.drafters.dflash.blocks import labels_and_validity
@@ -34,7 +35,7 @@ class DFlashWalk:
 
     @torch.no_grad()
     def accepted(self, places: Sequence[tuple[int, int]]) -> list[int]:
-        size = self._network.geometry.block_size
+        g = self._network.geometry
         anchors_N = torch.tensor([anchor for _, anchor in places])
         spans = tuple(
             Span(context=(self._first_row[t], self._first_row[t] + a), blocks=(n, n + 1))
@@ -43,15 +44,22 @@ class DFlashWalk:
         visible_N = anchors_N.to(self._device)
         context = Context(keys=self._keys, values=self._values, spans=spans, visible_N=visible_N)
         ids_N = torch.stack([self._texts[t].token_ids_T[a] for t, a in places]).to(self._device)
-        positions_NB = visible_N.unsqueeze(1) + torch.arange(size, device=self._device)
-        hidden = self._network(embedded(self._network, ids_N, self._ends.embed), positions_NB, context, first_row=1)
+        positions_NB = visible_N.unsqueeze(1) + torch.arange(g.block_size, device=self._device)
+        embeds_NBH = embedded(self._network, ids_N, self._ends.embed)
+        hidden_NMH = self._network(embeds_NBH, positions_NB, context, first_row=g.first_row)
         pairs = [
-            labels_and_validity(text.token_ids_T, text.supervised_T, torch.tensor([anchor]), block_size=size)
+            labels_and_validity(
+                text.token_ids_T, text.supervised_T, torch.tensor([anchor]), block_size=g.num_proposals + 1
+            )
             for t, anchor in places
             for text in (self._texts[t],)
         ]
         labels, valid = (torch.cat(parts).to(self._device) for parts in zip(*pairs, strict=True))
         right = torch.zeros_like(valid)
-        right[valid] = self._ends.agrees(hidden[valid], labels[valid])
+        right[valid] = self._agree(hidden_NMH, ids_N, labels, valid)
         counts: list[int] = right.long().cumprod(dim=1).sum(dim=1).tolist()
         return counts
+
+    def _agree(self, hidden_NMH: Tensor, anchor_ids_N: Tensor, labels_NM: Tensor, valid_NM: Tensor) -> Tensor:
+        """For every valid label, whether it is what is proposed after the text before it."""
+        return self._ends.agrees(hidden_NMH[valid_NM], labels_NM[valid_NM])
