@@ -16,7 +16,8 @@ from specflow.decoding.chooser import Chooser, Drafting, choose_tokens
 from specflow.decoding.records import Generation, Round
 from specflow.decoding.slots import Plan
 from specflow.decoding.verification import verify_chains
-from specflow.drafters.base import Proposal, Proposer, Samples
+from specflow.drafters.base import Committed, Proposal, Proposer, Samples
+from specflow.targets.base import TargetOutput
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,8 +78,7 @@ class Rounds:
             self._release(row)
             return
         slot.proposer.reset(len(prompt) + self._room)
-        if output.features_BTKH is not None:
-            slot.proposer.extend(output.features_BTKH[0])
+        slot.proposer.extend(_committed(output, 0, [*prompt[1:], *first]))
 
     def step(self) -> None:
         """One round of every running request."""
@@ -103,8 +103,8 @@ class Rounds:
             draft_m = proposals[row].tokens_m
             delivered, finished = self._emit(slot, [*draft_m[:accepted].tolist(), bonus])
             stated = perf_counter()
-            if not finished and output.features_BTKH is not None:
-                slot.proposer.extend(output.features_BTKH[row, : accepted + 1])
+            if not finished:
+                slot.proposer.extend(_committed(output, row, slot.generation.tokens[-accepted - 1 :]))
             now = perf_counter()
             idle = (started - self._ended) / count if slot.generation.rounds else 0.0
             slot.generation.rounds.append(
@@ -143,6 +143,17 @@ class Rounds:
             self._slots[row] = moved
         self._free.append(done.proposer)
         self.plan.finish(done.request, done.generation)
+
+
+def _committed(output: TargetOutput, row: int, next_ids: list[int]) -> Committed:
+    """The first rows of a request's pass, with the token after each."""
+    count, hidden_BTH = len(next_ids), output.last_hidden_BTH
+    features_BTKH = hidden_BTH.unsqueeze(2)[:, :, :0] if output.features_BTKH is None else output.features_BTKH
+    return Committed(
+        features_TKH=features_BTKH[row, :count],
+        next_ids_T=torch.tensor(next_ids),
+        last_hidden_TH=hidden_BTH[row, :count],
+    )
 
 
 def _cut(tokens: list[int], *, room: int, ends: frozenset[int]) -> tuple[list[int], str | None]:

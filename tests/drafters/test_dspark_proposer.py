@@ -20,7 +20,7 @@ from tests.drafters.dspark_helpers import (
     dspark_network,
     dspark_proposer,
 )
-from tests.drafters.helpers import VOCAB, document
+from tests.drafters.helpers import VOCAB, committed, document
 
 torch.set_num_threads(1)
 
@@ -37,21 +37,21 @@ def test_every_cut_of_the_prefix_into_rounds(head: str, anchor: bool) -> None:
             for start, stop in itertools.pairwise((0, *cuts, at)):
                 if start:
                     made.propose(int(doc.ids[start]))  # a round in between must leave no trace
-                made.extend(doc.features[start:stop])
+                made.extend(committed(doc.features[start:stop]))
             found = made.corrected(int(doc.ids[at]), doc.ids[at + 1 : at + 5])
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def committed(head: str, anchor: bool, precision: str = "fp32") -> DSparkProposer:
+def ready(head: str, anchor: bool, precision: str = "fp32") -> DSparkProposer:
     made = dspark_proposer(dspark_network(head, anchor), precision)
     made.reset(40)
-    made.extend(document(4).features[:12])
+    made.extend(committed(document(4).features[:12]))
     return made
 
 
 @pytest.mark.parametrize(("head", "anchor"), KINDS)
 def test_proposals_are_the_first_most_likely_tokens_given_those_before(head: str, anchor: bool) -> None:
-    made = committed(head, anchor)
+    made = ready(head, anchor)
     for first in range(0, 90, 7):
         proposals = made.propose(first)
         assert proposals.dtype == torch.int64
@@ -62,7 +62,7 @@ def test_proposals_are_the_first_most_likely_tokens_given_those_before(head: str
 
 @pytest.mark.parametrize(("head", "anchor"), KINDS)
 def test_every_token_is_drawn_from_the_corrected_logits(head: str, anchor: bool) -> None:
-    made, g, seen = committed(head, anchor), torch.Generator().manual_seed(2), []
+    made, g, seen = ready(head, anchor), torch.Generator().manual_seed(2), []
 
     def draw(logits_V: Tensor) -> tuple[int, Tensor]:
         q_V = (logits_V / 3).softmax(0)
@@ -81,7 +81,7 @@ def test_every_token_is_drawn_from_the_corrected_logits(head: str, anchor: bool)
 
 @pytest.mark.parametrize(("head", "anchor"), KINDS)
 def test_confidence_is_of_the_round_that_was_walked(head: str, anchor: bool) -> None:
-    net, made = dspark_network(head, anchor), committed(head, anchor)
+    net, made = dspark_network(head, anchor), ready(head, anchor)
     assert made.confidence_m is None
     proposals = made.propose(5)
     assert net.confidence_head is not None
@@ -105,10 +105,10 @@ def test_confidence_is_of_the_round_that_was_walked(head: str, anchor: bool) -> 
 
 
 def test_a_fork_has_its_own_state() -> None:
-    made = committed("rnn", True)
+    made = ready("rnn", True)
     other = made.fork()
     other.reset(40)
-    other.extend(document(5).features[:7])
+    other.extend(committed(document(5).features[:7]))
     theirs, ours = other.propose(3), made.propose(3)
     assert not torch.equal(theirs, ours)
     assert other.confidence_m is not None
@@ -121,7 +121,7 @@ def test_a_fork_has_its_own_state() -> None:
 @pytest.mark.parametrize(("precision", "tolerance"), [("packed", 0.02), ("bf16", 0.25)])
 @pytest.mark.parametrize("head", ["markov", "rnn"])
 def test_narrow_weights_stay_close(head: str, precision: str, tolerance: float) -> None:
-    wide, narrow = committed(head, True), committed(head, True, precision)
+    wide, narrow = ready(head, True), ready(head, True, precision)
     text = torch.tensor([3, 4, 5, 6])
     expected = wide.corrected(3, text)
     assert (narrow.corrected(3, text) - expected).abs().max() < tolerance * expected.std()
