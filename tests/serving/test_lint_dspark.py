@@ -120,6 +120,11 @@ def one_value(tensor: Tensor) -> Tensor:
     return changed
 
 
+def exchanged_tables(draft: Draft) -> Draft:
+    first, second = (f"markov_head.markov_w{i}.weight" for i in (1, 2))
+    return replace(draft, tensors={**draft.tensors, first: draft.tensors[second], second: draft.tensors[first]})
+
+
 CONFIDENCE = "confidence_head.proj.weight"
 FAULTS = {
     "prefix": (renamed(CONFIDENCE, f"model.{CONFIDENCE}"), "tensors", f"model.{CONFIDENCE}"),
@@ -127,10 +132,7 @@ FAULTS = {
     "table of another vocabulary": (
         with_tensor("markov_head.markov_w2.weight", lambda t: t[:-1]), "shapes", "markov_w2"
     ),
-    "tables exchanged": (
-        lambda d: replace(d, tensors={**d.tensors, "markov_head.markov_w1.weight": d.tensors["markov_head.markov_w2.weight"]}),
-        "values", "markov_w1",
-    ),
+    "tables exchanged": (exchanged_tables, "values", "markov_w1"),
     "changed confidence": (with_tensor(CONFIDENCE, one_value), "values", CONFIDENCE),
     "narrow confidence head": (with_tensor(CONFIDENCE, lambda t: t.bfloat16()), "dtype", CONFIDENCE),
     "wide table": (with_tensor("markov_head.markov_w1.weight", lambda t: t.float()), "dtype", "markov_w1"),

@@ -24,6 +24,8 @@ from tests.drafters.helpers import tables
 from tests.training.helpers import MemorySource, Monitor, ends
 
 torch.set_num_threads(1)
+STEPS = 45
+"""Enough to memorise two short texts."""
 
 
 def documents() -> Documents:
@@ -69,7 +71,7 @@ def proposer_of(net: DSparkNetwork) -> DSparkProposer:
 
 @pytest.mark.parametrize(("head", "anchor"), KINDS)
 def test_a_memorised_text_is_accepted_whole(tmp_path: Path, head: str, anchor: bool) -> None:
-    net, docs = trained(head, anchor, 70, tmp_path)
+    net, docs = trained(head, anchor, STEPS, tmp_path)
     found = walk_with_proposer(proposer_of(net), [docs.get(p) for p in range(2)])
     lengths = [int(docs.get(p).supervised_T.sum()) - 1 for p in range(2)]
     assert found.walk.delivered == sum(lengths)
@@ -91,7 +93,7 @@ def test_the_batched_walk_equals_the_proposers(tmp_path: Path, head: str, anchor
 
 def test_confidence_learns_what_will_be_accepted(tmp_path: Path) -> None:
     """On a memorised text nearly everything is, and the raw logits say so."""
-    net, docs = trained("markov", True, 70, tmp_path)
+    net, docs = trained("markov", True, STEPS, tmp_path)
     made, text = proposer_of(net), docs.get(0)
     from specflow.drafters.base import Committed
 
