@@ -157,7 +157,7 @@ def test_terms_equal_a_float64_loop_over_blocks(head: str, anchor: bool) -> None
                 with torch.no_grad():
                     embedded = net.markov_head.markov_w1.weight[before].unsqueeze(0)
                     code, state = net.markov_head.step(row.unsqueeze(0), embedded, state)
-                q = (head_VH.double() @ row.double() + w2 @ code[0].double()).softmax(0)
+                q = (head_VH.double() @ row.double() + w2 @ code[0].detach().double()).softmax(0)
                 p = (head_VH.double() @ source.last_hidden_TH[label_at - 1].double()).softmax(0)
                 l1 = float((p - q).abs().sum())
                 raw = float(projection[0] @ torch.cat((row.double(), w1[before])) + bias[0])
