@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from specflow.reporting import text
 from specflow.reporting.collect import DrafterResult, ReportData
@@ -40,7 +41,9 @@ _STYLE: Any = {
     "legend.fontsize": 9,
 }
 
-Panel = Callable[["Axes", DrafterResult], None]
+
+class Panel(Protocol):
+    def __call__(self, axes: Axes, drafter: DrafterResult) -> None: ...
 
 
 def write_plots(data: ReportData, directory: Path) -> list[Path]:
@@ -211,12 +214,17 @@ def _groups(drafter: DrafterResult) -> dict[str, Mapping[str, Any]]:
 
 
 def _save(drafter: DrafterResult, panels: Sequence[Panel], path: Path) -> None:
+    save_panels([partial(panel, drafter=drafter) for panel in panels], path)
+
+
+def save_panels(panels: Sequence[Callable[[Axes], None]], path: Path) -> None:
+    """Panels side by side, in the style of all pictures."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE):
         figure = _figure(len(panels))
         for axes, panel in zip(figure.axes, panels, strict=True):
-            panel(axes, drafter)
+            panel(axes)
         figure.savefig(path, dpi=DPI, facecolor="white", metadata={"Software": None})
 
 

@@ -10,7 +10,19 @@ from typing import cast
 from specflow.stages.contract import StageModule
 from specflow.workflow.code_version import CodeVersions, code_versions
 
-STAGE_NAMES = ("target", "regenerate", "tokenize", "vocab", "capture", "train", "export", "verify", "bench", "report")
+STAGE_NAMES = (
+    "target",
+    "regenerate",
+    "tokenize",
+    "vocab",
+    "capture",
+    "train",
+    "export",
+    "verify",
+    "bench",
+    "compare",
+    "report",
+)
 
 
 @dataclass(frozen=True, slots=True)
