@@ -31,6 +31,8 @@ class Case:
     anchors: int = 64
     length: int = 512
     documents: int = 1
+    head_rank: int = 0
+    """Of DSpark's sequential head; 0: DFlash."""
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:

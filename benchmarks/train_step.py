@@ -12,7 +12,10 @@ from specflow.drafters.dflash.geometry import DFlashGeometry
 from specflow.drafters.dflash.learner import DFlashLearner
 from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.drafters.dflash.objective import default_decay
-from specflow.drafters.training import Progress, Source
+from specflow.drafters.dspark.geometry import DSparkGeometry
+from specflow.drafters.dspark.learner import DSparkLearner
+from specflow.drafters.dspark.network import DSparkNetwork
+from specflow.drafters.training import Learner, Progress, Source
 from specflow.training.frozen import FrozenEnds
 from specflow.training.objective import Objective
 from specflow.training.ranks import Ranks
@@ -28,17 +31,23 @@ class Step:
 
     def __init__(self, case: Case, *, sampled: bool = False) -> None:
         self.case, self._sampled, self._steps = case, sampled, 0
-        self.network = DFlashNetwork(geometry(case))
+        self.network = DSparkNetwork(dspark_geometry(case)) if case.head_rank else DFlashNetwork(geometry(case))
         fill(self.network.named_parameters())
         made = make(case)
         self._frozen = FrozenEnds(made.table_VH, made.table_VH, softmax_tokens=torch.arange(case.vocabulary))
         anchors = torch.linspace(0, case.length - case.block, case.anchors + 1)[1:].long().unique()
         supervised = torch.ones(case.length, dtype=torch.bool)
         self.sources = [
-            Source(token_ids_T=ids, supervised_T=supervised, features_TKH=features, anchors=anchors)
+            Source(
+                token_ids_T=ids,
+                supervised_T=supervised,
+                features_TKH=features,
+                anchors=anchors,
+                last_hidden_TH=features[:, -1] if case.head_rank else None,
+            )
             for ids, features in zip(made.ids_DT, made.features_DTKH, strict=True)
         ]
-        learner = DFlashLearner(self.network, self._frozen, decay=default_decay(case.block))
+        learner = _learner(self.network, self._frozen, decay=default_decay(case.block))
         self.learner, self._wrapped = learner, Wrapped(Objective(learner), ranks=Ranks())
         self._optimizer = torch.optim.AdamW(self.network.parameters(), lr=1e-4, fused=True)
 
@@ -65,7 +74,14 @@ class Step:
             supervised_T=source.supervised_T,
             features_TKH=source.features_TKH,
             anchors=drawn,
+            last_hidden_TH=source.last_hidden_TH,
         )
+
+
+def _learner(network: DFlashNetwork, ends: FrozenEnds, *, decay: float) -> Learner:
+    if isinstance(network, DSparkNetwork):
+        return DSparkLearner(network, ends, decay=decay, weights={"cross_entropy": 0.1, "l1": 0.9, "confidence": 1.0})
+    return DFlashLearner(network, ends, decay=decay)
 
 
 def geometry(case: Case) -> DFlashGeometry:
@@ -85,3 +101,8 @@ def geometry(case: Case) -> DFlashGeometry:
         "max_position_embeddings": 40960,
     }
     return DFlashGeometry.from_dict(values)
+
+
+def dspark_geometry(case: Case) -> DSparkGeometry:
+    own = {"sample_from_anchor": False, "head": "rnn", "head_rank": case.head_rank, "confidence": True}
+    return DSparkGeometry.from_dict({**geometry(case).to_dict(), **own})

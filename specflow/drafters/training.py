@@ -59,12 +59,25 @@ class Counts:
     context_rows: int
 
 
+class Correction(NamedTuple):
+    """What a method adds to the head's logits: ``code @ table.T``."""
+
+    code_Mr: Tensor
+    table_Vr: Tensor
+    """A row for every token of the whole vocabulary."""
+
+
 class Ends(Protocol):
     """The target's frozen embedding and head."""
 
     @property
     def head_RH(self) -> Tensor:
         """The head's rows of the training softmax, fp32."""
+        ...
+
+    @property
+    def softmax_tokens(self) -> Tensor:
+        """``[R]`` increasing token ids: those of the rows of ``head_RH``."""
         ...
 
     @property
@@ -79,8 +92,8 @@ class Ends(Protocol):
         """Rows of ``head_RH`` as tokens; increasing."""
         ...
 
-    def agrees(self, hidden_MH: Tensor, labels_M: Tensor) -> Tensor:
-        """``[M]`` bool: the head's choice among the whole vocabulary is the label."""
+    def agrees(self, hidden_MH: Tensor, labels_M: Tensor, correction: Correction | None = None) -> Tensor:
+        """``[M]`` bool: the choice among the whole vocabulary, by the corrected logits, is the label."""
         ...
 
 

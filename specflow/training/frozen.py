@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specflow.drafters.target_weights import TargetWeights
+from specflow.drafters.training import Correction
 from specflow.training.data import Documents
 
 SAFETY = 1e-2
@@ -72,19 +73,30 @@ class FrozenEnds:
         """Rows of ``head_RH`` as token ids."""
         return self.softmax_tokens[rows]
 
-    def agrees(self, hidden_MH: Tensor, labels_M: Tensor) -> Tensor:
+    def agrees(self, hidden_MH: Tensor, labels_M: Tensor, correction: Correction | None = None) -> Tensor:
         """``[M]`` bool: the most likely token of the whole vocabulary, lowest id on ties, is the label.
+
+        ``correction`` is added to the logits.
 
         Rows that already lose against a token of the restricted list are settled by it, which is most of the
         wrong ones; the whole head judges the others.
         """
         hidden = hidden_MH.float()
         own = (hidden * self._head_VH[labels_M]).sum(dim=1)
-        rivals = (hidden @ self.head_RH.T).amax(dim=1)
+        rivals_MR = hidden @ self.head_RH.T
+        if correction:
+            code, table = correction.code_Mr.float(), correction.table_Vr
+            own += (code * table[labels_M]).sum(dim=1)
+            whole = self.head_RH.shape == self._head_VH.shape
+            rivals_MR += code @ (table if whole else table[self.softmax_tokens.to(table.device)]).T
+        rivals = rivals_MR.amax(dim=1)
         open_rows = (rivals <= own + SAFETY).nonzero().squeeze(1)
         result = torch.zeros(labels_M.shape, dtype=torch.bool, device=labels_M.device)
         if open_rows.numel():
-            result[open_rows] = self.head(hidden[open_rows]).argmax(dim=1) == labels_M[open_rows]
+            logits = self.head(hidden[open_rows])
+            if correction:
+                logits += code[open_rows] @ table.T
+            result[open_rows] = logits.argmax(dim=1) == labels_M[open_rows]
         return result
 
 

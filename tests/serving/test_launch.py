@@ -18,6 +18,15 @@ TABLE: list[tuple[dict[str, Any], dict[str, str]]] = [
         {"method": "dflash", "block_size": 6, "num_proposals": 5},
         {"--speculative-algorithm": "DFLASH", "--speculative-num-draft-tokens": "6"},
     ),
+    # DSPARK counts proposals, however many rows the drafter needs for them.
+    (
+        {"method": "dspark", "block_size": 7, "num_proposals": 7, "sample_from_anchor": True},
+        {"--speculative-algorithm": "DSPARK", "--speculative-dspark-block-size": "7"},
+    ),
+    (
+        {"method": "dspark", "block_size": 8, "num_proposals": 7, "sample_from_anchor": False},
+        {"--speculative-algorithm": "DSPARK", "--speculative-dspark-block-size": "7"},
+    ),
 ]
 
 
@@ -36,6 +45,11 @@ def test_flags(manifest: dict[str, Any], expected: dict[str, str]) -> None:
 def test_a_manifest_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(ValueError, match=r"block_size - 1 = 5, found 6"):
         launch_flags({"method": "dflash", "block_size": 6, "num_proposals": 6})
+    for rows, from_anchor, fits in ((7, False, 6), (8, True, 8)):
+        with pytest.raises(ValueError, match=f"num_proposals = {fits} for a block of {rows} rows .*, found 7"):
+            launch_flags(
+                {"method": "dspark", "block_size": rows, "num_proposals": 7, "sample_from_anchor": from_anchor}
+            )
 
 
 def test_an_unknown_method_is_refused() -> None:

@@ -1,6 +1,7 @@
 """Documents and anchors become the tensors of one forward pass.
 
-Legend: N blocks of all documents, B rows of a block, M = B - 1 proposals, S context rows of all documents.
+Legend: N blocks of all documents, B rows of a block, S context rows of all documents, M proposals of a block: B - 1
+where the anchor row predicts nothing, B where it does.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Blocks:
         """
         if not self.last_hidden:
             return None
-        rows_NM = self.positions_NB[:, :-1]
+        rows_NM = self.positions_NB[:, : self.labels_NM.shape[1]]
         found = [
             hidden_TH[rows_NM[slice(*span.blocks)].clamp(max=hidden_TH.shape[0] - 1)].float()
             for hidden_TH, span in zip(self.last_hidden, self.spans, strict=True)
@@ -69,8 +70,12 @@ def labels_and_validity(
     return labels, valid
 
 
-def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
-    """All blocks of ``sources``; none if no document has an anchor."""
+def assemble(sources: Sequence[Source], *, block_size: int, proposals: int | None = None) -> Blocks | None:
+    """All blocks of ``sources``; none if no document has an anchor.
+
+    ``proposals``: labels of a block, from the token after the anchor on; none: ``block_size - 1``.
+    """
+    labelled = block_size if proposals is None else proposals + 1
     spans, labels, valid, anchors, ids, positions = [], [], [], [], [], []
     used = [source for source in sources if source.anchors.numel()]
     context_end = block_end = 0
@@ -85,7 +90,7 @@ def assemble(sources: Sequence[Source], *, block_size: int) -> Blocks | None:
         spans.append(Span(context=(context_end, context_end + length), blocks=(block_end, block_end + count)))
         context_end, block_end = context_end + length, block_end + count
         some_labels, some_valid = labels_and_validity(
-            source.token_ids_T, source.supervised_T, source.anchors, block_size=block_size
+            source.token_ids_T, source.supervised_T, source.anchors, block_size=labelled
         )
         labels.append(some_labels)
         valid.append(some_valid)

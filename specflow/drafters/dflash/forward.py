@@ -21,8 +21,9 @@ def embedded(network: DFlashNetwork, ids_N: Tensor, embed: Embed) -> Tensor:
 
 
 def hidden_of(network: DFlashNetwork, blocks: Blocks, embed: Embed) -> Tensor:
-    """``[N, B - 1, H]``: what the head reads for every proposal of every block."""
+    """``[N, m, H]``: what the head reads for every proposal of every block."""
     keys, values = network.project_context(blocks.features_SKH, blocks.context_positions_S)
     context = Context(keys=keys, values=values, spans=blocks.spans, visible_N=blocks.visible_N)
-    hidden: Tensor = network(embedded(network, blocks.anchor_ids_N, embed), blocks.positions_NB, context, first_row=1)
+    embeds_NBH = embedded(network, blocks.anchor_ids_N, embed)
+    hidden: Tensor = network(embeds_NBH, blocks.positions_NB, context, first_row=network.geometry.first_row)
     return hidden

@@ -63,6 +63,16 @@ class DFlashGeometry:
         """K, captured target layers."""
         return len(self.layer_ids)
 
+    @property
+    def num_proposals(self) -> int:
+        """m, rows of a block that predict."""
+        return self.block_size - 1
+
+    @property
+    def first_row(self) -> int:
+        """Row of a block that predicts the first proposal."""
+        return self.block_size - self.num_proposals
+
     def rule(self, layer: int) -> Rule:
         """What a row of this draft layer sees."""
         slides = layer in self.sliding_layers

@@ -64,7 +64,7 @@ class DFlashProposer:
 
     @property
     def num_proposals(self) -> int:
-        return self.geometry.block_size - 1
+        return self.geometry.num_proposals
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
@@ -152,7 +152,7 @@ class DFlashProposer:
             is_last = index == len(self._layers) - 1
             seen = slice(layer.rule.reach(self._length), rows.stop)
             keys, values = self._keys[index, :, seen], self._values[index, :, seen]
-            x = layer(x, keys, values, cos, sin, first_row=1 if is_last else 0)
+            x = layer(x, keys, values, cos, sin, first_row=self.geometry.first_row if is_last else 0)
         return self.normalise(x) * self._norm
 
     def normalise(self, x: Tensor) -> Tensor:

@@ -37,13 +37,16 @@ class DFlashWalk:
 
     @torch.no_grad()
     def accepted(self, places: Sequence[tuple[int, int]]) -> list[int]:
-        rows = self.rows(places)
-        return leading(rows.spread(self._ends.agrees(rows.hidden_RH, rows.labels_R)))
+        return leading(self._agree(self.rows(places)))
+
+    def _agree(self, rows: JudgedRows) -> Tensor:
+        """``[N, M]``: for every valid label, whether it is what is proposed after the text before it."""
+        return rows.spread(self._ends.agrees(rows.hidden_RH, rows.labels_R))
 
     @torch.no_grad()
     def rows(self, places: Sequence[tuple[int, int]]) -> JudgedRows:
         """The rows of every place's block that a text has a token for."""
-        size = self._network.geometry.block_size
+        g = self._network.geometry
         anchors_N = torch.tensor([anchor for _, anchor in places])
         spans = tuple(
             Span(context=(self._first_row[t], self._first_row[t] + a), blocks=(n, n + 1))
@@ -52,29 +55,41 @@ class DFlashWalk:
         visible_N = anchors_N.to(self._device)
         context = Context(keys=self._keys, values=self._values, spans=spans, visible_N=visible_N)
         ids_N = torch.stack([self._texts[t].token_ids_T[a] for t, a in places]).to(self._device)
-        positions_NB = visible_N.unsqueeze(1) + torch.arange(size, device=self._device)
-        hidden = self._network(embedded(self._network, ids_N, self._ends.embed), positions_NB, context, first_row=1)
+        positions_NB = visible_N.unsqueeze(1) + torch.arange(g.block_size, device=self._device)
+        embeds_NBH = embedded(self._network, ids_N, self._ends.embed)
+        hidden_NMH = self._network(embeds_NBH, positions_NB, context, first_row=g.first_row)
         pairs = [
-            labels_and_validity(text.token_ids_T, text.supervised_T, torch.tensor([anchor]), block_size=size)
+            labels_and_validity(
+                text.token_ids_T, text.supervised_T, torch.tensor([anchor]), block_size=g.num_proposals + 1
+            )
             for t, anchor in places
             for text in (self._texts[t],)
         ]
         labels, valid = (torch.cat(parts).to(self._device) for parts in zip(*pairs, strict=True))
-        return JudgedRows(
-            hidden_RH=hidden[valid],
-            labels_R=labels[valid],
-            previous_R=previous_tokens(ids_N, labels)[valid],
-            valid_NM=valid,
-        )
+        return JudgedRows(hidden_NMH=hidden_NMH, anchor_ids_N=ids_N, labels_NM=labels, valid_NM=valid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRows:
-    hidden_RH: Tensor
-    labels_R: Tensor
-    previous_R: Tensor
-    """The text's token before each label."""
+    """R: the valid rows, block by block."""
+
+    hidden_NMH: Tensor
+    anchor_ids_N: Tensor
+    labels_NM: Tensor
     valid_NM: Tensor
+
+    @property
+    def hidden_RH(self) -> Tensor:
+        return self.hidden_NMH[self.valid_NM]
+
+    @property
+    def labels_R(self) -> Tensor:
+        return self.labels_NM[self.valid_NM]
+
+    @property
+    def previous_R(self) -> Tensor:
+        """The text's token before each label."""
+        return previous_tokens(self.anchor_ids_N, self.labels_NM)[self.valid_NM]
 
     def spread(self, values_R: Tensor) -> Tensor:
         """``[N, M]``, false where there is no row."""
