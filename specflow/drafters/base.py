@@ -121,6 +121,29 @@ class Samples(Protocol):
         ...
 
 
+@runtime_checkable
+class Expands(Protocol):
+    """A proposer that can draft trees: nodes are added below any node, a few at a time. V: the target's vocabulary.
+
+    Drafted nodes are not committed; ``extend`` and ``begin_tree`` forget them.
+    """
+
+    def begin_tree(self, anchor: int) -> Tensor:
+        """``[V]`` float32 log q of the token after ``anchor``, which is node 0.
+
+        Minus infinity for tokens that the drafter cannot propose.
+        """
+        ...
+
+    def expand(self, tokens_b: Tensor, parents_b: Tensor) -> Tensor:
+        """Append b nodes; ``[b, V]`` log q of the token after each.
+
+        ``parents_b``: their parents' numbers, 0 the anchor, then 1, 2, ... in the order in which nodes were appended.
+        A node sees the committed text, the anchor, its ancestors and itself.
+        """
+        ...
+
+
 def draw_rows(logits_mV: Tensor, draw: Draw) -> Proposal:
     """A chain whose rows do not depend on the tokens drawn before them."""
     drawn = [draw(row_V) for row_V in logits_mV]

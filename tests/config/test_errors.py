@@ -78,7 +78,8 @@ def test_missing_and_wrong_method(tmp_path: Path) -> None:
     missing = spoiled(tmp_path, "    method: dflash\n    train", "    train")
     assert (missing.message, missing.path) == ("missing key", "drafters.first.method")
     wrong = spoiled(tmp_path, "method: dflash\n    train", "method: dflush\n    train")
-    assert (wrong.expected, wrong.hint, place(wrong)) == ("one of dflash", "did you mean `dflash`?", (14, 13))
+    assert wrong.expected.startswith("one of dflash")
+    assert (wrong.hint, place(wrong)) == ("did you mean `dflash`?", (14, 13))
 
 
 def test_empty_list(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def _toy_is_there() -> Iterator[None]:
 
 
 def test_it_trains_walks_and_loads(tmp_path: Path) -> None:
-    assert method_names() == ["dflash", "toy"]
+    assert {"dflash", "toy"} <= set(method_names())
     target = make_target(tmp_path / "target")
     features = write_features(tmp_path / "features", target)
     params = method_params()["toy"](method="toy", train=TRAIN)
@@ -134,7 +134,7 @@ from specflow.config.loading import load_config
 from specflow.workflow.registry import STAGES
 
 flags = {{flag.name: flag.leaf for flag in flags_of("train")}}
-assert flags["method"].choices == ("dflash", "toy"), flags["method"]
+assert {{"dflash", "toy"}} <= set(flags["method"].choices), flags["method"]
 assert "proposals" in flags and "block-size" in flags
 text = Path({config!r}).read_text()
 mixed = text.replace("drafters:\\n", "drafters:\\n  small: {{method: toy, proposals: 3}}\\n")

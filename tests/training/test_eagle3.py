@@ -125,9 +125,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def params(size: int | None, **train: Any) -> Params:
-    return Params(
-        method="eagle3", steps=3, ttt_length=4, draft_vocab_size=size, train=TrainParams(**{**TRAIN, **train})
-    )
+    given = TrainParams(**{**TRAIN, **train})
+    return Params(method="eagle3", steps=3, ttt_length=4, draft_vocab_size=size, train=given)
 
 
 def test_the_stage_chooses_a_vocabulary_and_stores_it(tmp_path: Path, data: tuple[Path, Path]) -> None:
