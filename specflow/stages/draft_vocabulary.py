@@ -34,7 +34,7 @@ def draft_vocabulary(
     def counted() -> Iterator[_Counted]:
         for position in train:
             document = documents.get(position)
-            yield _Counted(document.token_ids_T.numpy(), document.supervised_T.numpy())
+            yield _Counted(document.token_ids_T.tolist(), document.supervised_T.tolist())
 
     tokenizer, ends = load_tokenizer(target)
     total = int(TargetWeights(target).config["vocab_size"])

@@ -113,10 +113,8 @@ def test_exact(monkeypatch: pytest.MonkeyPatch, setting: dict[str, Any], draft_t
     assert distance(monkeypatch, **setting, draft_temperature=draft_temperature) < 1e-12
 
 
-def test_a_state_that_does_not_follow_the_drawn_tokens_is_still_exact_but_q_of_another_chain_is_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Exactness needs the q that a token was drawn from: that of the greedy chain is another one."""
+def test_q_of_another_chain_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: q of the greedy chain, which is not what the tokens were drawn from."""
     sample = Eagle3Proposer.sample
 
     def of_the_greedy_chain(self: Eagle3Proposer, anchor: int, draw: Draw) -> Proposal:

@@ -75,7 +75,7 @@ def trained(steps: int, scratch: Path) -> tuple[Eagle3Network, Documents]:
     options: dict[str, Any] = {
         "steps": steps, "documents_per_step": 3, "learning_rate": 6e-3, "evaluate_every": steps, "clip_norm": 0.5,
     }  # fmt: skip
-    params = Params(method="eagle3", steps=4, ttt_length=5, train=TrainParams(**options))
+    params = Params(method="eagle3", draft_steps=4, ttt_length=5, train=TrainParams(**options))
     Trainer(
         method=eagle3, network=net, ends=ends(), documents=docs, train=range(3), heldout=range(3), params=params,
         scratch=scratch, monitor=Monitor(),
@@ -126,7 +126,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def params(size: int | None, **train: Any) -> Params:
     given = TrainParams(**{**TRAIN, **train})
-    return Params(method="eagle3", steps=3, ttt_length=4, draft_vocab_size=size, train=given)
+    return Params(method="eagle3", draft_steps=3, ttt_length=4, draft_vocab_size=size, train=given)
 
 
 def test_the_stage_chooses_a_vocabulary_and_stores_it(tmp_path: Path, data: tuple[Path, Path]) -> None:

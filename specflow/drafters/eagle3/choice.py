@@ -17,7 +17,7 @@ def best_tokens(network: Eagle3Network, ends: Ends, hidden: Tensor) -> Tensor:
     rows = max(1, CHUNK_LOGITS // (g.draft_vocab_size or g.vocab_size))
     chosen = [
         (ends.head(part) if ids_D is None else network.lm_head(part)).argmax(dim=1)
-        for part in hidden.flatten(0, -2).split(rows)
+        for part in torch.split(hidden.flatten(0, -2), rows)
     ]
     found = torch.cat(chosen)
     return (found if ids_D is None else ids_D[found]).view(hidden.shape[:-1])

@@ -43,7 +43,7 @@ class Rollout:
         g = network.geometry
         self._heads, self._groups, self._size = g.num_heads, g.num_kv_heads, g.head_dim
         maps = [layer.self_attn.qkv() for layer in self._layers]
-        self._token_WH, first_WH = maps[0].split(g.hidden_size, dim=1)
+        self._token_WH, first_WH = torch.split(maps[0], g.hidden_size, dim=1)
         self._maps = [first_WH, *maps[1:]]
         self._context: list[Pair] = []
 
@@ -60,14 +60,14 @@ class Rollout:
             normed, tokens = layer.hidden_norm(state), tokens_SW if index == 0 else None
             cut = self._heads * self._size
             pair = self._mapped(normed, tokens, index, slice(cut, None))
-            key, value = pair.unflatten(-1, (2 * self._groups, self._size)).chunk(2, dim=1)
+            key, value = pair.view(-1, 2 * self._groups, self._size).chunk(2, dim=1)
             self._context.append((rotate(key, *self._turns(every.positions_N)), value))
             places = every
             if starts is not None and index == len(self._layers) - 1:  # the others serve as keys and values only
                 rows_N, places = starts
                 state, normed = state[rows_N], normed[rows_N]
                 tokens = None if tokens is None else tokens[rows_N]
-            query = self._mapped(normed, tokens, index, slice(cut)).unflatten(-1, (self._heads, self._size))
+            query = self._mapped(normed, tokens, index, slice(cut)).view(-1, self._heads, self._size)
             state = self._attended(layer, index, state, query, (), places)
         return state
 
@@ -75,8 +75,9 @@ class Rollout:
         """``[N, H]`` states one depth further; keys and values of each layer join its list in ``chains``."""
         for index, layer in enumerate(self._layers):
             tokens = tokens_NW if index == 0 else None
-            both = self._mapped(layer.hidden_norm(state_NH), tokens, index, slice(None)).unflatten(-1, (-1, self._size))
-            query, key, value = both.split((self._heads, self._groups, self._groups), dim=1)
+            both = self._mapped(layer.hidden_norm(state_NH), tokens, index, slice(None))
+            parts = torch.split(both.view(both.shape[0], -1, self._size), (self._heads, self._groups, self._groups), 1)
+            query, key, value = parts
             chains[index].append((rotate(key, *self._turns(places.positions_N)), value))
             state_NH = self._attended(layer, index, state_NH, query, chains[index], places)
         return state_NH

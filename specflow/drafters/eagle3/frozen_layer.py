@@ -51,7 +51,8 @@ class FrozenLayer:
         mixed = self._attend(qk[-rows:, : self._heads], keys_GSd, values_GSd, None if mask is None else mask[-rows:])
         x = state_nH[-rows:] + self._o(mixed)
         gate, up = self._gate_up(self._normalise(x) * self._mlp_norm).chunk(2, dim=-1)
-        return x + self._down(F.silu(gate) * up)
+        out: Tensor = x + self._down(F.silu(gate) * up)
+        return out
 
     def _attend(self, query_nAd: Tensor, keys_GSd: Tensor, values_GSd: Tensor, mask: Tensor | None) -> Tensor:
         rows = query_nAd.shape[0]
@@ -63,7 +64,7 @@ class FrozenLayer:
                 attn_mask=mask,
                 enable_gqa=True,
             )
-            return mixed[0].transpose(0, 1).reshape(rows, -1)
+            return mixed.squeeze(0).transpose(0, 1).reshape(rows, -1)
         query = query_nAd.reshape(self._groups, -1, self._size) * self._size**-0.5
         scores = query @ keys_GSd.transpose(1, 2)
         if mask is not None:

@@ -127,7 +127,7 @@ class Eagle3Learner(Learner):
             rows = max(1, CHUNK_LOGITS // self.network.geometry.vocab_size)
             with torch.no_grad():
                 chosen_P = torch.cat(
-                    [self._ends.head(part.float()).argmax(dim=1) for part in predicted.teacher_PH.split(rows)]
+                    [self._ends.head(part.float()).argmax(dim=1) for part in torch.split(predicted.teacher_PH, rows)]
                 )
             kept_P = self.network.t2d[chosen_P]
             predicted.kept_P = kept_P & self.network.t2d[predicted.labels_P] if self._distance.kind == "ce" else kept_P

@@ -30,7 +30,7 @@ def new_network(params: Params, facts: Facts) -> Eagle3Network:
     geometry = geometry_like_target(
         facts.config,
         num_layers=params.num_layers,
-        steps=params.steps,
+        steps=params.draft_steps,
         layer_ids=facts.layer_ids,
         draft_vocab_size=params.draft_vocab_size,
         fc_norm=params.fc_norm,

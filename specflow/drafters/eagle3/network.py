@@ -97,7 +97,7 @@ class Eagle3Network(nn.Module):
         self.norm = RMSNorm(hidden, eps)
         if geometry.draft_vocab_size is not None:
             self.lm_head = nn.Linear(hidden, geometry.draft_vocab_size, bias=False)
-            self._register_vocabulary(geometry, draft_ids)
+            self._register_vocabulary(geometry.draft_vocab_size, geometry.vocab_size, draft_ids)
         frequencies, self.rope_factor = inverse_frequencies(
             geometry.rope_parameters,
             head_dim=geometry.head_dim,
@@ -128,14 +128,11 @@ class Eagle3Network(nn.Module):
         out: Tensor = self.fc(features_TKH.flatten(1))
         return out
 
-    def _register_vocabulary(self, geometry: Eagle3Geometry, draft_ids: Tensor | None) -> None:
-        size = geometry.draft_vocab_size
+    def _register_vocabulary(self, size: int, total: int, draft_ids: Tensor | None) -> None:
         ids_D = torch.arange(size) if draft_ids is None else draft_ids.to(torch.int64)
-        if ids_D.shape != (size,) or not bool((ids_D.diff() > 0).all()) or int(ids_D[-1]) >= geometry.vocab_size:
-            raise ValueError(
-                f"draft vocabulary: expected {size} increasing ids below {geometry.vocab_size}, found {ids_D.numel()}"
-            )
-        t2d_V = torch.zeros(geometry.vocab_size, dtype=torch.bool)
+        if ids_D.shape != (size,) or not bool((ids_D.diff() > 0).all()) or int(ids_D[-1]) >= total:
+            raise ValueError(f"draft vocabulary: expected {size} increasing ids below {total}, found {ids_D.numel()}")
+        t2d_V = torch.zeros(total, dtype=torch.bool)
         t2d_V[ids_D] = True
         self.register_buffer("d2t", ids_D - torch.arange(size))
         self.register_buffer("t2d", t2d_V)

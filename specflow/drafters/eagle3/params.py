@@ -30,7 +30,7 @@ class Params(DrafterParams):
 
     method: Literal["eagle3"] = Field(description="What kind of drafter this is.")
     num_layers: int = Field(default=1, ge=1, description="Draft decoder layers.")
-    steps: int = Field(default=5, ge=1, description="Proposals of a chain.")
+    draft_steps: int = Field(default=5, ge=1, description="Proposals of a chain.")
     ttt_length: int = Field(default=7, ge=1, description="Steps of its own that training takes at every position.")
     ttt_decay: float = Field(
         default=0.8, gt=0, le=1, description="Loss weight of a training step relative to the one before it."

@@ -15,7 +15,7 @@ from typing import Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from specflow.drafters.base import Committed, Draw, Proposal
 from specflow.drafters.eagle3.frozen_layer import FrozenLayer
@@ -47,7 +47,7 @@ class Eagle3Proposer:
         self.precision = precision
         self._embed, self._head = embed, head
         self._fc = frozen_linear(network.fc.weight, precision=precision)
-        self._fc_norm = torch.stack([_scale(norm.weight) for norm in network.fc_norm]) if g.fc_norm else None
+        self._fc_norm = _scales(network.fc_norm) if g.fc_norm else None
         self._layers = [FrozenLayer(layer, g, precision=precision) for layer in network.all_layers()]
         self._norm = _scale(network.norm.weight)
         self._own_head = frozen_linear(network.lm_head.weight, precision=precision) if network.has_own_head else None
@@ -232,3 +232,7 @@ class Eagle3Proposer:
 
 def _scale(weight: Tensor) -> Tensor:
     return weight.detach().float().clone()
+
+
+def _scales(norms: nn.ModuleList) -> Tensor:
+    return torch.stack([_scale(norm.get_parameter("weight")) for norm in norms])

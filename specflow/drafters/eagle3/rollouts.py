@@ -84,7 +84,7 @@ def assemble(sources: Sequence[Source], *, depths: int, reference_mask: bool = F
             continue
         assert source.last_hidden_TH is not None
         rows_pL = wanted_p.unsqueeze(1) - 2 - torch.arange(depths)
-        starts_n = rows_pL[rows_pL >= 0].unique()
+        starts_n = torch.unique(rows_pL[rows_pL >= 0])
         starts.append(torch.where(rows_pL >= 0, first + torch.searchsorted(starts_n, rows_pL), -1))
         labels.append(source.token_ids_T[wanted_p])
         teachers.append(source.last_hidden_TH[wanted_p - 1])

@@ -1,9 +1,9 @@
 """EAGLE-3 drafter -> the directory that SGLang 0.5.23 loads as ``LlamaForCausalLMEagle3``, whatever the target.
 
-``eagle_config.eagle_aux_hidden_state_layer_ids`` alone selects the captured layers. Explicit ids there mean the *output*
-of a layer, as in our manifest: the engine adds the one that its own capture points (layer inputs) need. Some targets
-(``deepseek_v2`` and its kin) do so only if the first id is 1 and take other lists as capture points; a drafter of
-another first layer cannot be served with them without the engine reading other layers, so it is refused.
+``eagle_config.eagle_aux_hidden_state_layer_ids`` alone selects the captured layers. Explicit ids there mean the
+*output* of a layer, as in our manifest: the engine adds the one that its own capture points (layer inputs) need. Some
+targets (``deepseek_v2`` and its kin) do so only if the first id is 1 and take other lists as capture points; with them
+the engine would read other layers than a drafter of another first layer was trained on, so that is refused.
 
 ``draft_vocab_size`` is always written: a number with ``lm_head`` and ``d2t``, or null, where embedding and head are the
 target's. ``d2t`` holds offsets: token of the target = token of the draft + ``d2t``. The embedding is the target's and
