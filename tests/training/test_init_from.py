@@ -59,7 +59,8 @@ def test_new_left_and_different_are_told(tmp_path: Path) -> None:
 
 
 def test_the_public_layout_in_shards_and_half_precision(tmp_path: Path) -> None:
-    from specflow.serving.layouts.dflash import layout_config, write_layout
+    from specflow.serving.layouts.common import write_layout
+    from specflow.serving.layouts.dflash import layout_config
 
     there, here = network(1), network(2)
     target = {"num_hidden_layers": 6, "max_position_embeddings": 512, "vocab_size": 97}
