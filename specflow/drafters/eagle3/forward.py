@@ -76,7 +76,7 @@ class Rollout:
         for index, layer in enumerate(self._layers):
             tokens = tokens_NW if index == 0 else None
             both = self._mapped(layer.hidden_norm(state_NH), tokens, index, slice(None))
-            parts = torch.split(both.view(both.shape[0], -1, self._size), (self._heads, self._groups, self._groups), 1)
+            parts = torch.split(both.view(both.shape[0], -1, self._size), [self._heads, self._groups, self._groups], 1)
             query, key, value = parts
             chains[index].append((rotate(key, *self._turns(places.positions_N)), value))
             state_NH = self._attended(layer, index, state_NH, query, chains[index], places)

@@ -57,7 +57,7 @@ class FrozenLayer:
     def _attend(self, query_nAd: Tensor, keys_GSd: Tensor, values_GSd: Tensor, mask: Tensor | None) -> Tensor:
         rows = query_nAd.shape[0]
         if rows > 1:
-            mixed = F.scaled_dot_product_attention(
+            mixed: Tensor = F.scaled_dot_product_attention(
                 query_nAd.transpose(0, 1).unsqueeze(0),
                 keys_GSd.unsqueeze(0),
                 values_GSd.unsqueeze(0),
@@ -69,7 +69,8 @@ class FrozenLayer:
         scores = query @ keys_GSd.transpose(1, 2)
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
-        return (scores.softmax(dim=-1) @ values_GSd).reshape(rows, -1)
+        alone: Tensor = (scores.softmax(dim=-1) @ values_GSd).reshape(rows, -1)
+        return alone
 
     def _normalise(self, x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._eps)
