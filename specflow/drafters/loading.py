@@ -53,10 +53,15 @@ def save_drafter(directory: Path, network: nn.Module, manifest: Manifest) -> Non
     """Write the drafter to ``directory``: fp32 weights under the serving engine's names, without prefix."""
     directory.mkdir(parents=True, exist_ok=True)
     config = get_method(manifest.method).network_config(network)
-    weights = {name: value.detach().float().contiguous() for name, value in network.state_dict().items()}
+    weights = {name: _stored(value) for name, value in network.state_dict().items()}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     for name, content in (("config.json", config), ("manifest.json", manifest.to_dict())):
         (directory / name).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _stored(value: torch.Tensor) -> torch.Tensor:
+    """Fp32; ids and masks as they are."""
+    return (value.detach().float() if value.is_floating_point() else value.detach()).contiguous()
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -36,6 +36,8 @@ class Facts:
     """Captured layers that the drafter reads, in the order of its features."""
     mask_token_id: int | None = None
     """Where the method asked for a mask token."""
+    draft_ids: tuple[int, ...] | None = None
+    """Where the method asked for a draft vocabulary: the target's ids in it, increasing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,8 @@ class Needs:
     """The target's hidden states after its final norm."""
     mask_token: bool = False
     """A token that no text contains."""
+    draft_vocab_size: int | None = None
+    """A choice of so many of the target's tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

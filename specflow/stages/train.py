@@ -111,10 +111,10 @@ class _Prepared:
 
 def _run(inputs: Inputs, params: DrafterParams, context: Context, *, threads: int) -> Metrics:
     from specflow.drafters.loading import Manifest, save_drafter
-    from specflow.drafters.registry import Facts
     from specflow.drafters.target_weights import TargetWeights
     from specflow.training.recording import CURVE, LOGS
     from specflow.training.tensor_file import read_tensors
+    from specflow.training.worker import facts_of
 
     ready = _prepare(inputs, params, context, threads=threads)
     job, method = ready.job, ready.method
@@ -122,11 +122,7 @@ def _run(inputs: Inputs, params: DrafterParams, context: Context, *, threads: in
     _train(ready, params, context)
     leave_state(params.train, Path(job.scratch), context.output)
     tensors, result = read_tensors(job.result)
-    facts = Facts(
-        config=TargetWeights(Path(job.target)).config,
-        layer_ids=tuple(job.layer_ids),
-        mask_token_id=job.mask_token_id,
-    )
+    facts = facts_of(job, TargetWeights(Path(job.target)))
     network = method.new_network(params, facts)
     network.load_state_dict(tensors, strict=True)
     layout, state = method.layout(network), result["state"]
@@ -172,6 +168,7 @@ def _prepare(inputs: Inputs, params: DrafterParams, context: Context, *, threads
     from specflow.drafters.registry import get_method
     from specflow.drafters.target_weights import TargetWeights
     from specflow.features.reader import FeatureReader
+    from specflow.stages.draft_vocabulary import draft_vocabulary
     from specflow.training.data import Documents
     from specflow.training.frozen import FrozenEnds, choose_softmax_tokens
     from specflow.training.job import Job
@@ -194,6 +191,9 @@ def _prepare(inputs: Inputs, params: DrafterParams, context: Context, *, threads
     mask_token, mask_id = _mask_token(target.path, params, vocab_size) if needs.mask_token else (None, None)
     if mask_id is not None:
         _check_unused(str(mask_token), mask_id, documents, train)
+    draft_ids = None
+    if needs.draft_vocab_size is not None:
+        draft_ids = draft_vocabulary(target.path, documents, train, size=needs.draft_vocab_size, context=context)
     job = Job(
         name=context.item or params.method,
         params=params.model_dump(mode="json"),
@@ -202,6 +202,7 @@ def _prepare(inputs: Inputs, params: DrafterParams, context: Context, *, threads
         layer_ids=list(layer_ids),
         mask_token_id=mask_id,
         softmax_tokens=None if len(tokens) == vocab_size else tokens.tolist(),
+        draft_ids=draft_ids,
         train=train,
         heldout=spread_over_kinds(reader, reader.indices("heldout"), params.train.evaluate_prompts),
         autocast=_autocast(params, context),

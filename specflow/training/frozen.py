@@ -61,6 +61,10 @@ class FrozenEnds:
         """``[..., V]`` fp32 logits over the whole vocabulary."""
         return hidden.float() @ self._head_VH.T
 
+    def head_rows(self, ids: Tensor | None) -> Tensor:
+        """``[n, H]`` fp32: the head's rows of these tokens; none: all of them, not copied."""
+        return self._head_VH if ids is None else self._head_VH[ids]
+
     def rows(self, labels: Tensor, valid: Tensor) -> Tensor:
         """Labels as rows of ``head_RH``; raises ``ValueError`` if a valid label is outside the list."""
         rows = self._row_of_token[labels]

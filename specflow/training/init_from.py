@@ -79,6 +79,13 @@ def warm_start(network: nn.Module, path: Path, *, config: Mapping[str, Any]) -> 
     wrong += [
         f"{name}: values that are not finite" for name in own if name in found and not found[name].isfinite().all()
     ]
+    # Such as the tokens that the rows of a head stand for.
+    fixed = {name: value for name, value in network.state_dict().items() if name not in own}
+    wrong += [
+        f"{name}: other values there, and it is not trained"
+        for name, value in fixed.items()
+        if name in found and not torch.equal(found[name].to(value.dtype), value.cpu())
+    ]
     if wrong:
         raise CannotStart(f"{path}: {len(wrong)} tensors do not fit: {'; '.join(wrong)}")
     taken = [name for name in own if name in found]
@@ -91,7 +98,7 @@ def warm_start(network: nn.Module, path: Path, *, config: Mapping[str, Any]) -> 
         sha256=_digest(weight_files(directory)),
         taken={n: tuple(own[n].shape) for n in taken},
         new={n: tuple(p.shape) for n, p in own.items() if n not in found},
-        left=_shapes({n: t for n, t in found.items() if n not in own}),
+        left=_shapes({n: t for n, t in found.items() if n not in own and n not in fixed}),
         different=_differences(directory, config),
     )
 

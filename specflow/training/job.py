@@ -30,6 +30,8 @@ class Job:
     mask_token_id: int | None
     softmax_tokens: list[int] | None
     """Increasing ids; none: the whole vocabulary."""
+    draft_ids: list[int] | None
+    """Increasing ids of the drafter's own vocabulary, where its method has one."""
     train: list[int]
     heldout: list[int]
     """Documents by their position in the features."""

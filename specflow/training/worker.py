@@ -46,7 +46,7 @@ def train_worker(job: Job, monitor: Monitor, *, documents: Documents | None = No
     params = job.drafter()
     method, target = get_method(params.method), TargetWeights(Path(job.target))
     documents = documents or open_documents(job)
-    facts = Facts(config=target.config, layer_ids=tuple(job.layer_ids), mask_token_id=job.mask_token_id)
+    facts = facts_of(job, target)
     network = method.new_network(params, facts)
     # The same rows whether or not the others are stored.
     sampled = map(documents.get, job.train[:SAMPLE])
@@ -77,6 +77,15 @@ def train_worker(job: Job, monitor: Monitor, *, documents: Documents | None = No
         values = {"state": asdict(outcome.state), "best": outcome.best, "start": start, "warm": warm}
         write_tensors(job.result, tensors, values)
     ranks.wait()
+
+
+def facts_of(job: Job, target: TargetWeights) -> Facts:
+    return Facts(
+        config=target.config,
+        layer_ids=tuple(job.layer_ids),
+        mask_token_id=job.mask_token_id,
+        draft_ids=None if job.draft_ids is None else tuple(job.draft_ids),
+    )
 
 
 def open_documents(job: Job) -> Documents:

@@ -1,0 +1,84 @@
+"""Start a drafter from its target: the target's last layers, norm and head are a good first guess."""
+
+from __future__ import annotations
+
+import torch
+
+from specflow.drafters.dflash.initialise import SUPPORTED
+from specflow.drafters.eagle3.network import Eagle3Network, Layer
+from specflow.drafters.target_weights import TargetWeights
+
+STD = 0.02
+
+
+def initialise_random(network: Eagle3Network, *, seed: int) -> None:
+    """Matrices N(0, 0.02), norm scales 1; the same seed gives the same weights on every platform."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.ndim == 1:
+                parameter.fill_(1.0)
+            else:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * STD)
+
+
+def initialise_from_target(network: Eagle3Network, target: TargetWeights, *, seed: int) -> str | None:
+    """Copy the target's last layers into the draft layers; returns why not, if that is impossible.
+
+    ``fc`` passes the last captured feature through, so the first state is that feature and the drafter's layers do to
+    it what the target's last ones do. What reads the token's embedding, which no layer of the target has, is random.
+    """
+    initialise_random(network, seed=seed)
+    reason = _unsuitable(network, target)
+    if reason:
+        return reason
+    g, last = network.geometry, int(target.config["num_hidden_layers"])
+    with torch.no_grad():
+        network.fc.weight.zero_()
+        network.fc.weight[:, -g.hidden_size :].copy_(torch.eye(g.hidden_size))
+        network.norm.weight.copy_(target.get("model.norm.weight").float())
+        for layer, index in zip(network.all_layers(), range(last - g.num_layers, last), strict=True):
+            _copy_layer(layer, target, f"model.layers.{index}.")
+        ids_D = network.draft_ids_D
+        if ids_D is not None:
+            network.lm_head.weight.copy_(target.head()[ids_D].float())
+    return None
+
+
+def _copy_layer(layer: Layer, target: TargetWeights, source: str) -> None:
+    layer.hidden_norm.weight.copy_(target.get(source + "input_layernorm.weight").float())
+    layer.post_attention_layernorm.weight.copy_(target.get(source + "post_attention_layernorm.weight").float())
+    for name in ("q_proj", "k_proj", "v_proj"):
+        theirs = target.get(f"{source}self_attn.{name}.weight").float()
+        # The first layer's columns of the embedding come first and stay as they are.
+        layer.get_submodule(f"self_attn.{name}").get_parameter("weight")[:, -theirs.shape[1] :].copy_(theirs)
+    for name in ("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"):
+        layer.get_submodule(name).get_parameter("weight").copy_(target.get(f"{source}{name}.weight").float())
+
+
+def _unsuitable(network: Eagle3Network, target: TargetWeights) -> str | None:
+    g, config = network.geometry, target.config
+    if config.get("model_type") not in SUPPORTED:
+        return f"model type {config.get('model_type')!r} is not one of {', '.join(SUPPORTED)}"
+    if g.num_layers > int(config["num_hidden_layers"]):
+        return f"{g.num_layers} draft layers, but the target has {config['num_hidden_layers']}"
+    source = f"model.layers.{int(config['num_hidden_layers']) - 1}."
+    for name in ("q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias", "q_norm.weight", "k_norm.weight"):
+        if target.has(f"{source}self_attn.{name}"):
+            return f"the target's layers have {name!r}, draft layers have none"
+    kv = g.num_kv_heads * g.head_dim
+    heads = g.num_heads * g.head_dim
+    shapes = {
+        "self_attn.q_proj": (heads, g.hidden_size),
+        "self_attn.k_proj": (kv, g.hidden_size),
+        "self_attn.v_proj": (kv, g.hidden_size),
+        "self_attn.o_proj": (g.hidden_size, heads),
+        "mlp.gate_proj": (g.intermediate_size, g.hidden_size),
+    }
+    for name, shape in shapes.items():
+        full = f"{source}{name}.weight"
+        if not target.has(full):
+            return f"the target has no tensor {full!r}"
+        if tuple(target.get(full).shape) != shape:
+            return f"{full!r} is {tuple(target.get(full).shape)} in the target, {shape} in the drafter"
+    return None

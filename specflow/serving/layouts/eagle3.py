@@ -1,0 +1,212 @@
+"""EAGLE-3 drafter -> the directory that SGLang 0.5.23 loads as ``LlamaForCausalLMEagle3``, whatever the target.
+
+``eagle_config.eagle_aux_hidden_state_layer_ids`` alone selects the captured layers. Explicit ids there mean the
+*output* of a layer, as in our manifest: the engine adds the one that its own capture points (layer inputs) need. Some
+targets (``deepseek_v2`` and its kin) do so only if the first id is 1 and take other lists as capture points; with them
+the engine would read other layers than a drafter of another first layer was trained on, so that is refused.
+
+``draft_vocab_size`` is always written: a number with ``lm_head`` and ``d2t``, or null, where embedding and head are the
+target's. ``d2t`` holds offsets: token of the target = token of the draft + ``d2t``. The embedding is the target's and
+not exported. Names are the network's own: ``midlayer`` is the first layer. Keys that would change the drafter if they
+were there (``bias``, ``norm_before_fc``, ``target_hidden_size``) are written with what the drafter is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from specflow.serving import lint_rules
+from specflow.serving.layouts import eagle3_rules
+from specflow.serving.layouts.common import cast_tensors, require_layer_convention, rope_keys, rope_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ARCHITECTURE = "LlamaForCausalLMEagle3"
+CONFIG_KEYS = frozenset(
+    {
+        "architectures", "model_type", "hidden_size", "target_hidden_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "intermediate_size", "hidden_act", "rms_norm_eps", "attention_bias",
+        "mlp_bias", "bias", "rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings", "vocab_size",
+        "draft_vocab_size", "tie_word_embeddings", "dtype", "torch_dtype", "num_target_layers",
+        "num_aux_hidden_states", "fc_norm", "norm_output", "eagle_config",
+    }
+)  # fmt: skip
+METHOD_KEYS = frozenset(
+    {"eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state", "norm_before_fc", "num_speculative_steps"}
+)
+FIRST_LAYER_ONE = frozenset({"deepseek_v2", "deepseek_v3", "glm4_moe_lite"})
+"""Targets for which the engine takes explicit ids as ours only if the first of them is 1."""
+INTEGERS = frozenset({"d2t", "t2d"})
+
+
+def layout_config(
+    geometry: Mapping[str, Any], manifest: Mapping[str, Any], target: Mapping[str, Any], *, dtype: str
+) -> dict[str, Any]:
+    """``config.json`` of the draft.
+
+    ``geometry``: the drafter's own config; ``target``: the target's Hugging Face config; ``dtype``: torch name.
+    Raises ``ValueError`` where the engine would read other layers than the drafter was trained on.
+    """
+    require_layer_convention(manifest)
+    ids = [int(i) for i in manifest["layer_ids"]]
+    kind = target.get("model_type")
+    if kind in FIRST_LAYER_ONE and ids[0] != 1:
+        raise ValueError(
+            f"layer_ids {ids}: for a {kind} target the engine reads the inputs of these layers instead of their "
+            "outputs unless the first id is 1; train with layer_ids that begin with 1"
+        )
+    hidden, draft_size = int(geometry["hidden_size"]), geometry["draft_vocab_size"]
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "target_hidden_size": hidden,
+        "num_hidden_layers": int(geometry["num_layers"]),
+        "num_attention_heads": int(geometry["num_heads"]),
+        "num_key_value_heads": int(geometry["num_kv_heads"]),
+        "head_dim": int(geometry["head_dim"]),
+        "intermediate_size": int(geometry["intermediate_size"]),
+        "hidden_act": "silu",
+        "rms_norm_eps": float(geometry["rms_norm_eps"]),
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bias": False,
+        **rope_keys(rope_of(geometry)),
+        "max_position_embeddings": int(target["max_position_embeddings"]),
+        "vocab_size": int(target["vocab_size"]),
+        "draft_vocab_size": None if draft_size is None else int(draft_size),
+        "tie_word_embeddings": False,
+        "dtype": dtype,
+        "torch_dtype": dtype,
+        "num_target_layers": int(target["num_hidden_layers"]),
+        "num_aux_hidden_states": len(ids),
+        "fc_norm": bool(geometry["fc_norm"]),
+        "norm_output": bool(geometry["norm_output"]),
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": ids,
+            "use_aux_hidden_state": True,
+            "norm_before_fc": False,
+            "num_speculative_steps": int(manifest["num_proposals"]),
+        },
+    }
+
+
+def layout_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Exact names and shapes of the checkpoint that ``config`` describes (linear weights ``[out, in]``)."""
+    hidden, captured = config["hidden_size"], len(config["eagle_config"]["eagle_aux_hidden_state_layer_ids"])
+    shapes = {"fc.weight": (hidden, captured * hidden), "norm.weight": (hidden,)}
+    if config["fc_norm"]:
+        shapes |= {f"fc_norm.{k}.weight": (hidden,) for k in range(captured)}
+    if (size := config["draft_vocab_size"]) is not None:
+        shapes |= {"lm_head.weight": (size, hidden), "d2t": (size,), "t2d": (config["vocab_size"],)}
+    for index in range(config["num_hidden_layers"]):
+        prefix = "midlayer." if index == 0 else f"layers.{index}."
+        shapes |= {prefix + name: shape for name, shape in _layer(config, first=index == 0).items()}
+    return shapes
+
+
+def _layer(config: Mapping[str, Any], *, first: bool) -> dict[str, tuple[int, ...]]:
+    hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    width = 2 * hidden if first else hidden
+    return {
+        **({"input_layernorm.weight": (hidden,)} if first else {}),
+        "hidden_norm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (queries, width),
+        "self_attn.k_proj.weight": (keys, width),
+        "self_attn.v_proj.weight": (keys, width),
+        "self_attn.o_proj.weight": (hidden, queries),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+
+
+def geometry_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The drafter's own config as an engine understands ``config``: the inverse of ``layout_config``."""
+    method = config["eagle_config"]
+    return {
+        "hidden_size": config["hidden_size"],
+        "num_layers": config["num_hidden_layers"],
+        "num_heads": config["num_attention_heads"],
+        "num_kv_heads": config["num_key_value_heads"],
+        "head_dim": config["head_dim"],
+        "intermediate_size": config["intermediate_size"],
+        "rms_norm_eps": config["rms_norm_eps"],
+        "rope_parameters": rope_of(config),
+        "steps": method["num_speculative_steps"],
+        "layer_ids": list(method["eagle_aux_hidden_state_layer_ids"]),
+        "vocab_size": config["vocab_size"],
+        "draft_vocab_size": config["draft_vocab_size"],
+        "fc_norm": config["fc_norm"],
+        "norm_output": config["norm_output"],
+        "max_position_embeddings": config["max_position_embeddings"],
+    }
+
+
+def export_tensors(trained: Mapping[str, Tensor], *, dtype: str) -> dict[str, Tensor]:
+    """The names are the network's own; offsets stay int64, the mask bool."""
+    import torch
+
+    kinds = {"d2t": torch.int64, "t2d": torch.bool}
+    maps = {name: trained[name].to(kind).contiguous() for name, kind in kinds.items() if name in trained}
+    weights = {name: tensor for name, tensor in trained.items() if name not in INTEGERS}
+    return {**cast_tensors(weights, dtype=dtype), **maps}
+
+
+def drafter_tensors(exported: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor if name in INTEGERS else tensor.float() for name, tensor in exported.items()}
+
+
+def launch_flags(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """A chain: one branch, ``--speculative-num-draft-tokens`` is the verify window, anchor included."""
+    steps, block = int(manifest["num_proposals"]), int(manifest["block_size"])
+    if block != steps + 1:
+        raise ValueError(f"eagle3: expected block_size = num_proposals + 1 = {steps + 1}, found {block}")
+    return {
+        "--speculative-algorithm": "EAGLE3",
+        "--speculative-num-steps": str(steps),
+        "--speculative-eagle-topk": "1",
+        "--speculative-num-draft-tokens": str(steps + 1),
+    }
+
+
+def read_back(config: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("eagle_config", "draft_vocab_size", "fc_norm", "norm_output", "head_dim", "num_aux_hidden_states")
+    return {key: config[key] for key in keys}
+
+
+def _constants(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What every export has, and an engine would not miss."""
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bias": False,
+        "tie_word_embeddings": False,
+        "target_hidden_size": config["hidden_size"],
+        "num_aux_hidden_states": len(config["eagle_config"]["eagle_aux_hidden_state_layer_ids"]),
+    }
+
+
+RULES = {
+    "config-keys": lint_rules.config_keys(CONFIG_KEYS, eagle_config=(METHOD_KEYS, frozenset())),
+    "constants": lint_rules.constants(_constants),
+    "sizes": lint_rules.sizes,
+    "layer-ids": lint_rules.layer_ids("eagle_config", "eagle_aux_hidden_state_layer_ids"),
+    "features": eagle3_rules.features(FIRST_LAYER_ONE),
+    "recurrence": eagle3_rules.recurrence,
+    "steps": eagle3_rules.steps,
+    "vocabulary": eagle3_rules.vocabulary,
+    "positions": lint_rules.positions,
+    "rope": lint_rules.rope,
+    "dtype": lint_rules.dtype(export_tensors),
+    "tensors": lint_rules.names(layout_shapes),
+    "shapes": lint_rules.shapes(layout_shapes),
+    "values": lint_rules.values(export_tensors),
+}
