@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import specflow
-from specflow.cli import artifacts, doctor, features, files, flows, inspect, stages
+from specflow.cli import artifacts, doctor, features, files, flows, inspect, lint, serve, stages
 from specflow.cli.group import Group
 
 app = typer.Typer(
@@ -39,4 +39,6 @@ flows.register(app)
 artifacts.register(app)
 inspect.register(app)
 features.register(app)
+lint.register(app)
+serve.register(app)
 stages.register(app)
