@@ -51,6 +51,12 @@ class Unknown(Mapping[str, Any]):
     def __len__(self) -> int:
         raise NotKnown(self._what)
 
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
 
 MANIFEST_UNKNOWN = Unknown("our manifest")
 GEOMETRY_UNKNOWN = Unknown("the drafter's own config")
@@ -110,6 +116,7 @@ def read_draft(
     target: Mapping[str, Any],
     dtype: str,
     token_ids: Mapping[str, int] | None = None,
+    fingerprint: Mapping[str, str] = FINGERPRINT_UNKNOWN,
 ) -> Draft:
     """Read ``config.json`` and the tensors of a directory. Raises ``ValueError`` where they cannot be read."""
     return Draft(
@@ -121,6 +128,7 @@ def read_draft(
         target=target,
         dtype=dtype,
         token_ids=token_ids,
+        fingerprint=fingerprint,
     )
 
 

@@ -86,7 +86,7 @@ def run(inputs: Inputs, params: ParityParams, context: Context) -> Metrics:
         checks.append(_generated(target_path, requests, params, exact, server.precision, answers["served"]))
     pair = {"served": answers["served"], "embedded": answers["embedded"]}
     checks.append(
-        claims.check_counts(requests, **pair, precision=server.precision, gap=params.acceptance_gap),
+        claims.check_counts(requests, **pair, precision=server.precision, gap=params.acceptance_gap, findings=findings),
     )
     checks.append(
         claims.check_working(requests, **pair, least=params.min_accept_length, findings=findings, warnings=warnings)
@@ -154,7 +154,7 @@ def _decode(
     target: Target,
     answers: Mapping[str, Answers],
 ) -> None:
-    """The embedded engine, plain and with the export read back: its weights are those that the server has."""
+    """The embedded engine, plain and with the trained drafter in the dtype of the export: what the server must have."""
     from specflow.decoding.plain import decode_plain
     from specflow.decoding.speculative import decode_speculative
     from specflow.drafters.loading import load_drafter
@@ -162,7 +162,7 @@ def _decode(
     from specflow.serving.verification.parity import export_as_drafter
 
     draft, trained = inputs.one("export").file("draft"), inputs.one("drafter").file("drafter")
-    proposer = load_drafter(export_as_drafter(draft, trained, context.scratch / "exported"), target)
+    proposer = load_drafter(export_as_drafter(draft, trained, context.scratch / "cast", cast_only=True), target)
     plain, embedded = answers["plain"], answers["embedded"]
     with context.progress("the embedded engine", total=2 * len(requests), unit="prompts") as progress:
         progress.advance(len(plain) + len(embedded))

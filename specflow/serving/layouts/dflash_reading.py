@@ -36,7 +36,7 @@ def config_as_read(config: Mapping[str, Any]) -> dict[str, Any]:
     if stated["target_layer_ids"] is None and stated["num_target_layers"] is not None:
         stated["target_layer_ids"] = default_layer_ids(stated["num_target_layers"], config["num_hidden_layers"])
     method = {key: value for key, value in stated.items() if value is not None}
-    top = {key: method[key] for key in ("block_size", "num_target_layers") if key in method}
+    top: dict[str, Any] = {key: method[key] for key in ("block_size", "num_target_layers") if key in method}
     return {**found, **top, "dflash_config": {**nested, **method}}
 
 

@@ -33,11 +33,17 @@ def check_settings(settings: list[Setting], *, other_model: Sequence[str]) -> Ch
 
 
 def check_counts(
-    requests: Sequence[Request], *, served: Answers, embedded: Answers, precision: str, gap: float
+    requests: Sequence[Request],
+    *,
+    served: Answers,
+    embedded: Answers,
+    precision: str,
+    gap: float,
+    findings: Sequence[Finding] = (),
 ) -> Check:
     """Rounds by accepted proposals are the embedded engine's: of every prompt in fp32, else by position within ``gap``.
 
-    ``gap``: of the share of rounds that accept a position, over all prompts.
+    ``gap``: of the share of rounds that accept a position, over all prompts. ``findings``: of the linter.
     """
     totals = [_total(answers, len(requests)) for answers in (served, embedded)]
     shares = [_shares(total) for total in totals]
@@ -62,7 +68,7 @@ def check_counts(
             "largest_gap": largest,
         },
         limit="equal counts for every prompt" if exact else f"shares of rounds by position within {gap}",
-        failures=[] if passed else differing_prompts[:SHOWN],
+        failures=[] if passed else [*differing_prompts[:SHOWN], *_linted(findings)],
     )
 
 
@@ -106,7 +112,7 @@ def _causes(
     warnings: Sequence[str],
 ) -> list[str]:
     """Likely causes, the surest first."""
-    found = [f"the linter found {finding}; {consequence(finding.check)}" for finding in findings]
+    found = _linted(findings)
     if length is None:
         found.append("the server counts no rounds: it does not speculate, or every answer is one token long")
     if own is None or own < least:
@@ -120,6 +126,10 @@ def _causes(
             "these, or computes them otherwise; compare its version and the lines of its log below"
         )
     return [*found, *(f"its log: {line}" for line in warnings)]
+
+
+def _linted(findings: Sequence[Finding]) -> list[str]:
+    return [f"the linter found {finding}; {consequence(finding.check)}" for finding in findings]
 
 
 def _total(answers: Answers, count: int) -> list[int]:
