@@ -39,10 +39,11 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return make_trained(tmp_path_factory.mktemp(request.param), request.param)
 
 
-@pytest.fixture(scope="module")
-def served(made: Trained, sglang_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+@pytest.fixture
+def served(made: Trained, sglang_python: Path, tmp_path: Path) -> Iterator[list[str]]:
     """``specflow serve`` in a process of its own, up to its address; ended as a person would end it."""
-    folder = tmp_path_factory.mktemp("served")
+    folder = tmp_path / "served"
+    folder.mkdir()
     port = str(20000 + os.getpid() % 20000)
     command = [
         sys.executable, "-m", "specflow", "serve", str(made.export.path), "--target", str(made.target.path),
