@@ -163,7 +163,7 @@ def test_what_the_linter_finds_is_not_served(root: Path, tmp_path: Path) -> None
     for path in (root / "export/draft").iterdir():
         (other / path.name).write_bytes(path.read_bytes())
     (other / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
-    words = ["serve", other, "--target", root / "target", "--url", "http://127.0.0.1:9"]
+    words: list[str | Path] = ["serve", other, "--target", root / "target", "--url", "http://127.0.0.1:9"]
     refused = specflow(*words)
     assert refused.exit_code == 1
     assert "[positions]" in refused.stderr
