@@ -58,7 +58,8 @@ def run(inputs: Inputs, params: ReportParams, context: Context) -> Metrics:
     pictures = write_plots(data, context.output)
     page = context.output / "report.html"
     page.write_text(render_html(data), encoding="utf-8")
-    context.log(summary_table(data.drafters))
+    if any(drafter.benchmark for drafter in data.drafters):
+        context.log(summary_table(data.drafters))
     context.log(f"report: {page.name} and {len(pictures)} pictures in this artifact")
     keys = ("best_drafter", "baseline_tokens_per_second", "drafter_tokens_per_second", "speedup", "tau")
     return {key: found.get(key) for key in keys}
