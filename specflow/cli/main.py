@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import specflow
-from specflow.cli import artifacts, doctor, features, files, flows, inspect, kernels, stages
+from specflow.cli import artifacts, doctor, features, files, flows, inspect, kernels, lint, serve, stages
 from specflow.cli.group import Group
 
 app = typer.Typer(
@@ -40,4 +40,6 @@ artifacts.register(app)
 inspect.register(app)
 features.register(app)
 kernels.register(app)
+lint.register(app)
+serve.register(app)
 stages.register(app)

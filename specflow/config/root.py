@@ -13,6 +13,7 @@ from specflow.config.capture import CaptureParams
 from specflow.config.compare import CompareParams
 from specflow.config.export import ExportParams
 from specflow.config.methods import AnyDrafter
+from specflow.config.parity import ParityParams
 from specflow.config.regenerate import RegenerateParams
 from specflow.config.report import ReportParams
 from specflow.config.target import TargetParams
@@ -38,6 +39,9 @@ class Config(Section):
     drafters: dict[DrafterName, AnyDrafter] = Field(min_length=1, description="Drafters to make, by name.")
     export: ExportParams = Field(default=ExportParams(), description="Layout for a serving engine.")
     verify: VerifyParams = Field(default=VerifyParams(), description="Proofs of equality.")
+    parity: ParityParams = Field(
+        default=ParityParams(), description="A real server against the embedded engine; in flow `check-serving`."
+    )
     bench: BenchParams = Field(default=BenchParams(), description="Timing.")
     compare: CompareParams = Field(
         default=CompareParams(), description="Drafters against each other; in flow `compare-drafters`."

@@ -1,8 +1,9 @@
-"""``capture.sglang``: an SGLang server that computes features; one that runs already, or one that the stage starts."""
+"""An SGLang server that a stage asks: one that runs already, or one that the stage starts and ends."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -18,6 +19,15 @@ OWN_FLAGS = (
 )  # fmt: skip
 """What the stage decides, or what would make the features those of another model."""
 OWN_PREFIX = "--speculative-"
+DRAFT_FLAGS = frozenset(
+    {
+        "--model-path", "--model", "--host", "--port", "--dtype", "--api-key", "--quantization",
+        "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-draft-model",
+        "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens",
+        "--speculative-dflash-block-size", "--speculative-dspark-block-size", "--speculative-token-map",
+    }
+)  # fmt: skip
+"""What the drafter's manifest decides, and what would make the target another one."""
 
 
 def _root_url(url: str | None) -> str | None:
@@ -46,16 +56,23 @@ def _interpreter(path: Path | None, info: ValidationInfo) -> Path | None:
     return path
 
 
-def _not_ours(flags: tuple[str, ...]) -> tuple[str, ...]:
-    names = [flag.partition("=")[0] for flag in flags]
-    ours = [name for name in names if name in OWN_FLAGS or name.startswith(OWN_PREFIX)]
-    if ours:
-        raise wrong("flags that the stage sets itself", found=", ".join(ours), expected="other flags of SGLang")
+def _not_of_capture(flags: tuple[str, ...]) -> tuple[str, ...]:
+    return _without(flags, lambda name: name in OWN_FLAGS or name.startswith(OWN_PREFIX))
+
+
+def _not_of_the_manifest(flags: tuple[str, ...]) -> tuple[str, ...]:
+    return _without(flags, lambda name: name in DRAFT_FLAGS)
+
+
+def _without(flags: tuple[str, ...], ours: Callable[[str], bool]) -> tuple[str, ...]:
+    found = [name for flag in flags for name in [flag.partition("=")[0]] if ours(name)]
+    if found:
+        raise wrong("flags that the stage sets itself", found=", ".join(found), expected="other flags of SGLang")
     return flags
 
 
-class SglangParams(Section):
-    """The server of engine `sglang`: `url` of one that runs, or `python` to start one for the stage."""
+class SglangServer(Section):
+    """A server: `url` of one that runs, or `python` to start one for the stage."""
 
     url: Annotated[str | None, AfterValidator(_root_url)] = Field(
         default=None, description="Address of a running server.", json_schema_extra=NOT_IN_KEY
@@ -65,17 +82,12 @@ class SglangParams(Section):
         description="Python of an environment with SGLang; the stage starts the server and ends it.",
         json_schema_extra=NOT_IN_KEY,
     )
-    launch_flags: Annotated[tuple[str, ...], AfterValidator(_not_ours)] = Field(
+    launch_flags: tuple[str, ...] = Field(
         default=(), description="Further flags of `sglang.launch_server`, as [--tp-size, '8']."
     )
     api_key_file: InputFile | None = Field(
         default=None, description="File with the key; it is sent to the server only.", json_schema_extra=NOT_IN_KEY
     )
-    memory_gb: float = Field(
-        default=2.0, gt=0, description="Memory for answers under way; it bounds the tokens in flight.",
-        json_schema_extra=NOT_IN_KEY,
-    )  # fmt: skip
-    concurrency: int = Field(default=32, ge=1, description="Requests in flight, at most.", json_schema_extra=NOT_IN_KEY)
     retries: int = Field(
         default=6, ge=0, description="Tries after the first, for lost connections, 429 and 5xx.",
         json_schema_extra=NOT_IN_KEY,
@@ -89,4 +101,26 @@ class SglangParams(Section):
     )
     start_timeout: float = Field(
         default=1200.0, gt=0, description="Seconds that a server may take to start.", json_schema_extra=NOT_IN_KEY
+    )
+
+
+class SglangParams(SglangServer):
+    """The server of engine `sglang`: `url` of one that runs, or `python` to start one for the stage."""
+
+    launch_flags: Annotated[tuple[str, ...], AfterValidator(_not_of_capture)] = Field(
+        default=(), description="Further flags of `sglang.launch_server`, as [--tp-size, '8']."
+    )
+    memory_gb: float = Field(
+        default=2.0, gt=0, description="Memory for answers under way; it bounds the tokens in flight.",
+        json_schema_extra=NOT_IN_KEY,
+    )  # fmt: skip
+    concurrency: int = Field(default=32, ge=1, description="Requests in flight, at most.", json_schema_extra=NOT_IN_KEY)
+
+
+class DraftServer(SglangServer):
+    """The server that drafts: `url` of one that runs, or `python` to start one for the stage."""
+
+    launch_flags: Annotated[tuple[str, ...], AfterValidator(_not_of_the_manifest)] = Field(
+        default=(),
+        description="Further flags of `sglang.launch_server`, as [--tp-size, '8']; the drafter's own are generated.",
     )

@@ -1,4 +1,4 @@
-"""An export as read back from disk, and what can be wrong with it."""
+"""A draft directory as read from disk, and what can be wrong with it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+CONFIG, WEIGHTS, MANIFEST = "config.json", "model.safetensors", "manifest.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +28,46 @@ class Finding:
         return f"[{self.check}] {self.where}: expected {self.expected}, found {self.found}"
 
 
+class NotKnown(Exception):
+    """A rule needs what is not here, so that it cannot judge."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not known here")
+        self.what = what
+
+
+class Unknown(Mapping[str, Any]):
+    """Stands for what does not come with a directory: whoever looks into it gets :class:`NotKnown`."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __getitem__(self, key: str) -> Any:
+        raise NotKnown(self._what)
+
+    def __iter__(self) -> Iterator[str]:
+        raise NotKnown(self._what)
+
+    def __len__(self) -> int:
+        raise NotKnown(self._what)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+MANIFEST_UNKNOWN = Unknown("our manifest")
+GEOMETRY_UNKNOWN = Unknown("the drafter's own config")
+TRAINED_UNKNOWN = Unknown("the trained drafter")
+TARGET_UNKNOWN = Unknown("the target")
+FINGERPRINT_UNKNOWN = Unknown("the target's fingerprint")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """An export as read back from disk, beside what it must agree with."""
+    """A draft directory, beside what it must agree with. Each of the mappings may be :class:`Unknown`."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
@@ -42,6 +81,18 @@ class Draft:
     dtype: str
     token_ids: Mapping[str, int] | None = None
     """Ids of the target's tokens by name; none: not checked."""
+    fingerprint: Mapping[str, str] = FINGERPRINT_UNKNOWN
+    """Hashes of the target's files."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether it was exported here, so that every key and name in it is known."""
+        return not isinstance(self.manifest, Unknown)
+
+    def require_ours(self) -> None:
+        """:class:`NotKnown` where it was not exported here."""
+        if not self.ours:
+            len(self.manifest)
 
 
 Rule = Callable[[Draft], Iterator[Finding]]
@@ -65,17 +116,45 @@ def read_draft(
     target: Mapping[str, Any],
     dtype: str,
     token_ids: Mapping[str, int] | None = None,
+    fingerprint: Mapping[str, str] = FINGERPRINT_UNKNOWN,
 ) -> Draft:
-    """Read ``config.json`` and ``model.safetensors`` of an export."""
-    from safetensors.torch import load_file
-
+    """Read ``config.json`` and the tensors of a directory. Raises ``ValueError`` where they cannot be read."""
     return Draft(
-        config=json.loads((directory / "config.json").read_text(encoding="utf-8")),
-        tensors=load_file(str(directory / "model.safetensors")),
+        config=read_json(directory / CONFIG),
+        tensors=read_tensors(directory),
         trained=trained,
         geometry=geometry,
         manifest=manifest,
         target=target,
         dtype=dtype,
         token_ids=token_ids,
+        fingerprint=fingerprint,
     )
+
+
+def read_tensors(directory: Path) -> dict[str, Tensor]:
+    """The tensors of every ``.safetensors`` file; public drafters may have several."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    paths = sorted(directory.glob("*.safetensors"))
+    if not paths:
+        raise ValueError(f"{directory}: expected {WEIGHTS}, found no .safetensors file")
+    tensors: dict[str, Tensor] = {}
+    for path in paths:
+        try:
+            tensors |= load_file(str(path))
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path}: expected a whole safetensors file, found: {error}") from error
+    return tensors
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises ``ValueError`` naming the file where there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path}: expected a JSON object, found: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ class GenerateBaseline:
         self._model = load_causal_model(path, dtype=getattr(torch, dtype)).eval()
 
     @torch.inference_mode()
-    def decode(self, prompt: Sequence[int], *, max_new_tokens: int) -> Generation:
-        """Plain greedy decoding; the first token belongs to the prefill time."""
+    def decode(self, prompt: Sequence[int], *, max_new_tokens: int, end_ids: Iterable[int] | None = None) -> Generation:
+        """Plain greedy decoding; the first token belongs to the prefill time. ``end_ids``: none, the model's own."""
+        own = {} if end_ids is None else {"eos_token_id": sorted(end_ids)}
         ids = torch.tensor([list(prompt)])
         stamps: list[float] = []
 
@@ -39,6 +40,7 @@ class GenerateBaseline:
             do_sample=False,
             pad_token_id=0,
             stopping_criteria=[stamp],
+            **own,
         )
         tokens = output[0, ids.shape[1] :].tolist()
         return Generation(

@@ -35,10 +35,14 @@ def launch_flags(
     }
 
 
+def launch_arguments(flags: Mapping[str, str]) -> list[str]:
+    """The flags as words; a flag with an empty value is a switch."""
+    return [word for flag, value in flags.items() for word in (flag, value) if word]
+
+
 def launch_command(flags: Mapping[str, str]) -> str:
     """The flags as one shell command; a flag with an empty value is a switch."""
-    words = [word for flag, value in flags.items() for word in (flag, value) if word]
-    quoted = [w if w == TARGET else shlex.quote(w) for w in words]
+    quoted = [w if w == TARGET else shlex.quote(w) for w in launch_arguments(flags)]
     return " ".join(["python", "-m", "sglang.launch_server", *quoted])
 
 

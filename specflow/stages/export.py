@@ -28,20 +28,21 @@ def estimate(params: ExportParams) -> Estimate:
 
 
 def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
-    """Payload: ``draft/``, ``launch.json``, ``lint.json``, ``manifest.json``.
+    """Payload: ``draft/``, ``launch.json``, ``lint.json``.
 
-    ``draft/`` holds the feature contract too: it is what is copied to a server. Raises ``StageError`` where the
+    ``draft/`` is what is copied to a server; it holds the feature contract and the manifest too, by which it can be
+    linted and served anywhere. Raises ``StageError`` where the
     drafter is not this target's, or listing every lint finding; nothing is exported then.
     """
     from safetensors.torch import load_file
 
     from specflow.drafters.loading import read_manifest
     from specflow.features.comparison import Use
-    from specflow.serving.draft import read_draft
+    from specflow.serving.draft import MANIFEST, read_draft
     from specflow.serving.launch import launch_record
     from specflow.serving.layouts.common import write_layout
     from specflow.serving.layouts.registry import get_layout
-    from specflow.serving.lint import lint
+    from specflow.serving.lint import HASHES, lint
     from specflow.stages.fitting import EXPORTED_CONTRACT, RETRAIN, drafter_side, require_fit, target_side
 
     target, drafter = inputs.one("target"), inputs.one("drafter")
@@ -77,10 +78,9 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     read_manifest(drafter.path).feature_contract.write(context.output / EXPORTED_CONTRACT)
     _write(context.output / "lint.json", report.as_json())
     _write(context.output / "launch.json", launch)
-    _write(
-        context.output / "manifest.json",
-        {**manifest, "engine": params.engine, "dtype": params.dtype, "drafter_key": drafter.key},
-    )
+    own = {"engine": params.engine, "dtype": params.dtype, "drafter_key": drafter.key, "geometry": geometry}
+    hashes = {name: entry["sha256"] for name, entry in report.tensors.items()}
+    _write(draft / MANIFEST, {**manifest, **own, HASHES: hashes})
     context.log(f"{len(report.tensors)} tensors in {params.dtype}, {len(report.checks)} checks passed")
     context.log(f"serve it with: {launch['command']}")
     size = (draft / "model.safetensors").stat().st_size

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specflow.config.capture import CaptureParams
-from specflow.stages.api_key import read_api_key
 from specflow.stages.contract import Context, Problem, StageError
 from specflow.stages.machine import remembered
+from specflow.stages.sglang_section import api_key_of, check_section
 
 if TYPE_CHECKING:
     from specflow.targets.sglang.facts import ServerFacts, Wanted
@@ -26,19 +26,7 @@ def check_server(params: CaptureParams) -> Iterator[Problem]:
     """What can be known before anything runs."""
     if params.engine != "sglang":
         return
-    section = params.sglang
-    if (section.url is None) == (section.python is None):
-        yield Problem(
-            where="sglang",
-            found="both url and python" if section.url else "neither url nor python",
-            expected="url of a running server, or python of an environment with SGLang",
-        )
-    if section.url is not None and section.launch_flags:
-        yield Problem(
-            where="sglang.launch_flags",
-            found=" ".join(section.launch_flags),
-            expected="none: the server at sglang.url runs already",
-        )
+    yield from check_section(params.sglang)
     if params.precision == "packed":
         yield Problem(where="precision", found="packed", expected="fp32, bf16 or auto: a server has no packed weights")
 
@@ -147,7 +135,7 @@ def _access(params: CaptureParams, url: str) -> Access:
     section = params.sglang
     return Access(
         url=url,
-        api_key=read_api_key(section.api_key_file, option="capture: sglang.api_key_file"),
+        api_key=api_key_of(section, stage="capture"),
         retrying=Retrying(retries=section.retries, backoff=section.backoff),
         timeout=section.timeout,
         concurrency=section.concurrency,

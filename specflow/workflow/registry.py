@@ -19,6 +19,7 @@ STAGE_NAMES = (
     "train",
     "export",
     "verify",
+    "parity",
     "bench",
     "compare",
     "report",

@@ -12,10 +12,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from specflow.decoding.speculative import decode_speculative
+from specflow.drafters.loading import load_drafter
+from specflow.serving.verification.answers import histogram
 from specflow.targets.target import Target
 
 Reply = dict[str, Any]
@@ -88,13 +92,14 @@ class FakeSglang:
         try:
             act = self.behave(number, ids)
             time.sleep(act.wait)
-            return act, act.change(self.honest(ids))
+            return act, act.change(self.honest(body))
         finally:
             with self._lock:
                 self.in_flight -= 1
                 self.tokens_in_flight -= len(ids)
 
-    def honest(self, ids: list[int]) -> Reply:
+    def honest(self, body: dict[str, Any]) -> Reply:
+        ids = body["input_ids"]
         with self._lock:  # the target has one pass at a time
             output = self.target.forward(
                 torch.tensor([ids]), self.target.new_cache(1, len(ids)), layer_ids=self.layer_ids
@@ -140,3 +145,28 @@ def _handler(fake: FakeSglang) -> type[BaseHTTPRequestHandler]:
             pass
 
     return Handler
+
+
+class FakeDrafting(FakeSglang):
+    """Answers as a server with a drafter does, by the embedded engine; ``drafter``: the directory it loads."""
+
+    def __init__(self, target: Target, drafter: Path, *, server: dict[str, Any], **named: Any) -> None:
+        super().__init__(target, (), server=server, **named)
+        self.proposer = load_drafter(drafter, target)
+
+    def honest(self, body: dict[str, Any]) -> Reply:
+        ids, sampling = body["input_ids"], body["sampling_params"]
+        assert sampling["temperature"] == 0.0
+        assert set(sampling["stop_token_ids"]) == set(self.target.end_ids)
+        with self._lock:
+            found = decode_speculative(self.target, self.proposer, ids, max_new_tokens=sampling["max_new_tokens"])
+        accepted = [r.accepted for r in found.rounds]
+        meta: dict[str, Any] = {
+            "prompt_tokens": len(ids),
+            "completion_tokens": len(found.tokens),
+            "finish_reason": {"type": found.finish},
+        }
+        if accepted:
+            meta["spec_verify_ct"], meta["spec_num_correct_drafts"] = len(accepted), sum(accepted)
+            meta["spec_correct_drafts_histogram"] = list(histogram(accepted))
+        return {"text": "?", "output_ids": found.tokens, "meta_info": meta}

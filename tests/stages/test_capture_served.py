@@ -126,7 +126,7 @@ def test_rows_of_another_request_are_found_by_the_probe(root: Path, target: Targ
     """Of the right shape, with the right ids, finite: only the values are another prompt's."""
 
     def behave(n: int, ids: list[int]) -> Act:
-        foreign = fake.honest([(t + 1) % 256 for t in ids])["meta_info"]["hidden_states"]
+        foreign = fake.honest({"input_ids": [(t + 1) % 256 for t in ids]})["meta_info"]["hidden_states"]
         return Act(change=with_states(foreign)) if n == 4 else Act()
 
     with (

@@ -37,8 +37,8 @@ def run(made: tuple[Artifact, Artifact], root: Path, dtype: Literal["bfloat16", 
 def test_payload(made: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     context = run(made, tmp_path / "run", "bfloat16")
     assert sorted(tree(context.output)) == [
-        "draft/config.json", "draft/feature_contract.json", "draft/model.safetensors", "launch.json", "lint.json",
-        "manifest.json",
+        "draft/config.json", "draft/feature_contract.json", "draft/manifest.json", "draft/model.safetensors",
+        "launch.json", "lint.json",
     ]  # fmt: skip
     config = json.loads((context.output / "draft/config.json").read_text())
     assert config["architectures"] == ["DFlashDraftModel"]
@@ -52,7 +52,7 @@ def test_payload(made: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     flags = json.loads((context.output / "launch.json").read_text())["flags"]
     assert flags["--speculative-num-draft-tokens"] == "4"
     assert any("--speculative-algorithm DFLASH" in message for message in context.messages)
-    manifest = json.loads((context.output / "manifest.json").read_text())
+    manifest = json.loads((context.output / "draft/manifest.json").read_text())
     assert manifest["layer_convention"] == "output_of_layer"
     assert manifest["drafter_key"] == made[1].key
     contract = read_manifest(made[1].path).feature_contract

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -27,6 +27,8 @@ class LossParams(Section):
 
 class Params(DrafterParams):
     """EAGLE-3: one token after the other, each from the drafter's own state."""
+
+    proposes_trees: ClassVar[bool] = True
 
     method: Literal["eagle3"] = Field(description="What kind of drafter this is.")
     num_layers: int = Field(default=1, ge=1, description="Draft decoder layers.")

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from specflow.drafters.causality import plain_causality
 from specflow.serving import lint_rules
-from specflow.serving.layouts import dflash_rules
+from specflow.serving.layouts import dflash_reading, dflash_rules
 from specflow.serving.layouts.common import cast_tensors, require_layer_convention, rope_keys, rope_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 ARCHITECTURE = "DFlashDraftModel"
+ARCHITECTURES = (ARCHITECTURE,)
 CONFIG_KEYS = frozenset(
     {
         "architectures", "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -160,6 +161,10 @@ def export_tensors(trained: Mapping[str, Tensor], *, dtype: str) -> dict[str, Te
 
 def drafter_tensors(exported: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.float() for name, tensor in exported.items()}
+
+
+def as_read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    return dflash_reading.config_as_read(config), dflash_reading.tensors_as_read(tensors)
 
 
 def launch_flags(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -13,14 +13,15 @@ from typing import Any
 from specflow.serving import lint_rules
 from specflow.serving.draft import Draft, Finding
 from specflow.serving.layouts import dflash
-from specflow.serving.layouts.dflash import drafter_tensors, export_tensors, launch_flags, read_back
+from specflow.serving.layouts.dflash import as_read, drafter_tensors, export_tensors, launch_flags, read_back
 
 __all__ = [
-    "RULES", "drafter_tensors", "export_tensors", "geometry_of", "launch_flags", "layout_config", "layout_shapes",
+    "RULES", "as_read", "drafter_tensors", "export_tensors", "geometry_of", "launch_flags", "layout_config", "layout_shapes",
     "read_back",
 ]  # fmt: skip
 
 ARCHITECTURE = "DFlash2DraftModel"
+ARCHITECTURES = (ARCHITECTURE,)
 DEFAULTS: Mapping[str, Any] = {
     "conv_kernel_size": 0,
     "conv_group_size": 0,

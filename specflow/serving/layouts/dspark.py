@@ -17,13 +17,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from specflow.serving import lint_rules
-from specflow.serving.layouts import dflash, dflash_rules, dspark_rules
+from specflow.serving.layouts import dflash, dflash_reading, dflash_rules, dspark_rules
 from specflow.serving.layouts.common import cast_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 ARCHITECTURE = "Qwen3DSparkModel"
+ARCHITECTURES = (ARCHITECTURE, "DSparkDraftModel")
+UNPREFIXED = ("markov_head.", "confidence_head.")
+"""Heads that the engine finds only without ``model.``."""
 HEAD_KEYS = frozenset(
     {
         "markov_rank", "markov_head_type", "sample_from_anchor", "confidence_head_with_markov",
@@ -98,6 +101,21 @@ def export_tensors(trained: Mapping[str, Tensor], *, dtype: str) -> dict[str, Te
 
 def drafter_tensors(exported: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return dflash.drafter_tensors(exported)
+
+
+def as_read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The model reads the heads' keys at the top level, the worker the section first; both get defaults."""
+    backbone = dflash_reading.config_as_read(config)
+    defaults = {
+        "sample_from_anchor": True,
+        "confidence_head_with_markov": True,
+        "enable_confidence_head": any("confidence_head." in name for name in tensors),
+    }
+    own = {key: config.get(key, defaults.get(key)) for key in sorted(HEAD_KEYS)}
+    stated = {key: value for key, value in own.items() if value is not None}
+    section = {**stated, "block_size": backbone["block_size"], **(config.get("dspark_config") or {})}
+    found = dflash_reading.tensors_as_read(tensors, unprefixed=UNPREFIXED)
+    return {**backbone, **stated, "dspark_config": section}, found
 
 
 def launch_flags(manifest: Mapping[str, Any]) -> dict[str, str]:

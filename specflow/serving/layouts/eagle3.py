@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
+ARCHITECTURES = (ARCHITECTURE,)
+RENAMED = {
+    "layers.0.": "midlayer.",
+    "aux_norm_low.": "fc_norm.0.",
+    "aux_norm_mid.": "fc_norm.1.",
+    "aux_norm_high.": "fc_norm.2.",
+}
+"""Beginnings of names that public drafters have for the same tensors."""
 CONFIG_KEYS = frozenset(
     {
         "architectures", "model_type", "hidden_size", "target_hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -159,6 +167,18 @@ def export_tensors(trained: Mapping[str, Tensor], *, dtype: str) -> dict[str, Te
 
 def drafter_tensors(exported: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor if name in INTEGERS else tensor.float() for name, tensor in exported.items()}
+
+
+def as_read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Names with or without ``model.``; a copy of the target's embedding is replaced by the target's."""
+    found = {}
+    for name, tensor in tensors.items():
+        short = name.removeprefix("model.")
+        own = next((new + short.removeprefix(old) for old, new in RENAMED.items() if short.startswith(old)), short)
+        if not own.startswith("embed_tokens"):
+            found[own] = tensor
+    defaults = {"fc_norm": bool(config.get("use_aux_norm")), "norm_output": False, "bias": False}
+    return {**defaults, **config}, found
 
 
 def launch_flags(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -23,6 +23,11 @@ class Layout(Protocol):
     """
 
     @property
+    def ARCHITECTURES(self) -> tuple[str, ...]:
+        """Names in ``config.json`` that say that a draft is of this method; ours is the first."""
+        ...
+
+    @property
     def RULES(self) -> Mapping[str, Rule]:
         """Lint rules by name."""
         ...
@@ -52,6 +57,15 @@ class Layout(Protocol):
         """Inverse of ``export_tensors``, in fp32."""
         ...
 
+    def as_read(
+        self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What the engine makes of a draft that was not exported here, in the form of ours.
+
+        Its defaults filled in, keys where ours are, names as ours, and without the tensors that it leaves out.
+        """
+        ...
+
     def launch_flags(self, manifest: Mapping[str, Any]) -> dict[str, str]:
         """The engine's speculative flags; ``ValueError`` where the manifest contradicts itself."""
         ...
@@ -74,3 +88,12 @@ def get_layout(method: str) -> Layout:
     module: Any = importlib.import_module(f"specflow.serving.layouts.{method}")
     layout: Layout = module
     return layout
+
+
+def method_of(config: Mapping[str, Any]) -> str:
+    """The method of a draft by its architecture; raises ``ValueError`` naming those there are."""
+    found = list(config.get("architectures") or ())
+    known = {name: method for method in layout_names() for name in get_layout(method).ARCHITECTURES}
+    if len(found) != 1 or found[0] not in known:
+        raise ValueError(f"config.json: expected one of the architectures {sorted(known)}, found {found}")
+    return known[found[0]]

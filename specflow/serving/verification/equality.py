@@ -101,6 +101,8 @@ def check_equality(
     exact: Any,
     near_tie: float | None,
     precision: str,
+    name: str = "greedy",
+    what: str = "Greedy output with the drafter equals plain decoding, token for token",
 ) -> Check:
     """Greedy outputs are equal token for token; in precisions that round, a difference must be a near tie.
 
@@ -119,8 +121,8 @@ def check_equality(
 
     bad = [d for d in differing if not tied(d)]
     return Check(
-        name="greedy",
-        what="Greedy output with the drafter equals plain decoding, token for token",
+        name=name,
+        what=what,
         passed=bool(requests) and not bad,
         numbers={
             "prompts": len(requests),

@@ -1,4 +1,4 @@
-"""SGLang's own interface: what the server is, and the hidden states of exact token ids.
+"""SGLang's own interface: what the server is, and hidden states and answers of exact token ids.
 
 A request is tried again after a lost connection, 429 or a 5xx, with growing waits. A reply that arrived whole but says
 something wrong is never asked for again: that would only hide what is wrong.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -51,11 +51,27 @@ class SglangClient:
             "return_hidden_states": True,
             "return_prompt_token_ids": True,
         }
+        return await self._generate(body)
+
+    async def greedy(self, ids: Sequence[int], *, max_new_tokens: int, end_ids: Iterable[int]) -> dict[str, Any]:
+        """The reply with ``output_ids``, up to one of ``end_ids``, and the counters of speculation in ``meta_info``."""
+        body = {
+            "input_ids": list(ids),
+            "sampling_params": {
+                "max_new_tokens": max_new_tokens,
+                "temperature": 0.0,
+                "stop_token_ids": sorted(end_ids),
+            },
+        }
+        return await self._generate(body)
+
+    async def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
         attempt = slow = 0
         while True:
             asked: float | None = None
             try:
-                # A prefix that the server still knows has no rows: the key, new for every try, keeps it apart.
+                # A prefix that the server still knows has no rows, and is summed in another order: the key, new for
+                # every try, keeps it apart.
                 response = await self._http.post("/generate", json={**body, "extra_key": uuid.uuid4().hex})
                 if response.is_success:
                     return self._reply(response)

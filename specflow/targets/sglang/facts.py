@@ -80,9 +80,24 @@ class ServerFacts:
             architecture_of(config), method, [int(k) for k in ids], num_layers=int(config["num_hidden_layers"])
         )
 
+    def differing_model(self, target: Path, config: Mapping[str, Any]) -> list[str]:
+        """Why what it serves is not the target in a directory, as far as can be seen from here."""
+        found = []
+        served, ours = self.model.get("architectures"), config.get("architectures")
+        if served and ours and list(served) != list(ours):
+            found.append(f"it serves {', '.join(served)} ({self.model_path}), the target is {', '.join(ours)}")
+        if self.server.get("quantization"):
+            found.append(f"its weights are quantised ({self.server['quantization']}): they are not the target's")
+        path = Path(self.model_path)
+        if not found and path.is_dir() and path.resolve() != target.resolve():
+            name = differing_tensor(target, path)
+            if name:
+                found.append(f"its weights ({path}) differ from the target's ({target}) in {name}")
+        return found
+
     def problems(self, wanted: Wanted) -> list[str]:
         """Every reason why this server's hidden states are not the features that are asked for."""
-        found = [*_of_the_model(self, wanted), *_of_the_layers(self, wanted)]
+        found = [*self.differing_model(wanted.target, wanted.config), *_of_the_layers(self, wanted)]
         if self.server.get("speculative_algorithm"):
             found.append(f"it speculates ({self.server['speculative_algorithm']}): capture needs a server without")
         served = self.precision(wanted.config)
@@ -97,21 +112,6 @@ class ServerFacts:
                 "the rows of the last one only: start it with --chunked-prefill-size -1"
             )
         return found
-
-
-def _of_the_model(facts: ServerFacts, wanted: Wanted) -> list[str]:
-    found = []
-    served, ours = facts.model.get("architectures"), wanted.config.get("architectures")
-    if served and ours and list(served) != list(ours):
-        found.append(f"it serves {', '.join(served)} ({facts.model_path}), the target is {', '.join(ours)}")
-    if facts.server.get("quantization"):
-        found.append(f"its weights are quantised ({facts.server['quantization']}): they are not the target's")
-    path = Path(facts.model_path)
-    if not found and path.is_dir() and path.resolve() != wanted.target.resolve():
-        name = differing_tensor(wanted.target, path)
-        if name:
-            found.append(f"its weights ({path}) differ from the target's ({wanted.target}) in {name}")
-    return found
 
 
 def _of_the_layers(facts: ServerFacts, wanted: Wanted) -> list[str]:

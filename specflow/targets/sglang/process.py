@@ -1,4 +1,4 @@
-"""An SGLang server started for one stage, and ended with it."""
+"""An SGLang server started by us, and ended with what started it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,30 +21,35 @@ from specflow.targets.sglang import attached
 POLL_SECONDS = 0.5
 END_SECONDS = 10.0
 TAIL_LINES, TAIL_BYTES = 25, 20_000
+LOCAL = "127.0.0.1"
+EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 class SglangProcess:
     """``with SglangProcess(python, arguments, log=...) as server``: ready inside, gone after.
 
-    ``arguments`` follow ``python -m sglang.launch_server``, without host and port. The server runs in the directory of
-    its log, so that no module of the current directory takes the place of one of SGLang's. Raises
-    :class:`ServerError` with the end of the log if it does not start.
+    ``arguments`` follow ``python -m sglang.launch_server``, without host and port (none: a free one). The server runs
+    in the directory of its log, so that no module of the current directory takes the place of one of SGLang's.
+    ``on_wait`` is called now and then until it is ready. Raises :class:`ServerError` with the end of the log if it does
+    not start.
     """
 
-    def __init__(self, python: Path, arguments: Sequence[str], *, log: Path, start_timeout: float) -> None:
-        self.log, self._timeout = log, start_timeout
-        port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        self.command = [
-            str(python),
-            "-m",
-            "sglang.launch_server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            *arguments,
-        ]
+    def __init__(
+        self,
+        python: Path,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        start_timeout: float,
+        host: str = LOCAL,
+        port: int | None = None,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.log, self._timeout, self._on_wait = log, start_timeout, on_wait
+        port = port or _free_port()
+        # A server that listens everywhere also listens here.
+        self.url = f"http://{LOCAL if host in EVERYWHERE else host}:{port}"
+        self.command = [str(python), "-m", "sglang.launch_server", "--host", host, "--port", str(port), *arguments]
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> SglangProcess:
@@ -77,10 +82,12 @@ class SglangProcess:
         if process is None:
             return
         _signal_group(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(END_SECONDS)
-        _signal_group(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
+        finally:  # also when a second Ctrl-C comes while we wait
+            _signal_group(process.pid, signal.SIGKILL)
+            process.wait()
 
     @property
     def running(self) -> bool:
@@ -100,16 +107,15 @@ class SglangProcess:
         end = time.monotonic() + self._timeout
         with httpx.Client(trust_env=False, timeout=30.0) as http:
             while time.monotonic() < end:
+                self._on_wait()
                 if said := self.died():
                     raise ServerError(said)
                 with suppress(httpx.HTTPError):
                     if http.get(f"{self.url}/health_generate").is_success:
                         return
                 time.sleep(POLL_SECONDS)
-        raise ServerError(
-            f"the server is not ready after {self._timeout:.0f} s (sglang.start_timeout); the end of {self.log}:\n"
-            f"{self._tail()}"
-        )
+        late = f"the server is not ready after {self._timeout:.0f} s (start_timeout)"
+        raise ServerError(f"{late}; the end of {self.log}:\n{self._tail()}")
 
     def _tail(self) -> str:
         text = self.log.read_bytes()[-TAIL_BYTES:].decode("utf-8", errors="replace")

@@ -1,0 +1,70 @@
+"""How a draft directory is served: the command line from its manifest, and what the server must then say of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specflow.drafters.files import drafter_directory
+from specflow.serving.draft_directory import manifest_of
+from specflow.serving.launch import launch_arguments, launch_flags
+from specflow.serving.settings import Setting, effective_settings, expected_settings
+from specflow.targets.retrying import Retrying
+from specflow.targets.sglang.client import SglangClient
+
+USUAL_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """One way to serve a draft."""
+
+    flags: Mapping[str, str]
+    """Generated from the manifest."""
+    further: tuple[str, ...]
+    """The user's own."""
+    expected: Mapping[str, str]
+    """Settings that the server must state."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """What follows ``sglang.launch_server``, without host and port."""
+        return [*launch_arguments(self.flags), *self.further]
+
+
+def plan_serving(draft: Path, target: Path, *, dtype: str | None = None, further: Sequence[str] = ()) -> Serving:
+    """For a draft directory or the artifact that holds one; ``dtype``: of the server, none: the draft's.
+
+    Raises ``ValueError`` where there is no manifest and the config does not suffice, and for flags that the manifest
+    decides.
+    """
+    place = drafter_directory(draft).resolve()
+    manifest = manifest_of(place)
+    stated = dtype or str(manifest["dtype"])
+    flags = launch_flags(manifest, target_path=str(target.resolve()), draft_path=str(place), dtype=stated)
+    check_further(flags, further)
+    return Serving(flags=flags, further=tuple(further), expected=expected_settings(flags, manifest))
+
+
+def check_further(flags: Mapping[str, Any], further: Sequence[str]) -> None:
+    """``ValueError`` where a further flag is one that is generated."""
+    names = [word.partition("=")[0] for word in further if word.startswith("--")]
+    twice = sorted({*names} & {*flags, "--host", "--port"})
+    if twice:
+        raise ValueError(f"expected other flags than those that are generated, found {', '.join(twice)}")
+
+
+def read_settings(serving: Serving, url: str, *, api_key: str | None = None) -> list[Setting]:
+    """The effective settings of a server; raises ``ServerError`` where it does not answer."""
+
+    async def read() -> Mapping[str, Any]:
+        retrying = Retrying(retries=0, backoff=1.0)
+        async with SglangClient(
+            url, api_key=api_key, retrying=retrying, timeout=USUAL_TIMEOUT, concurrency=1
+        ) as client:
+            return (await client.facts()).server
+
+    return effective_settings(asyncio.run(read()), serving.expected)

@@ -1,0 +1,142 @@
+"""The server side of ``parity``: an SGLang server with the exported drafter, running already or started here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specflow.config.sglang import DraftServer
+from specflow.stages.contract import Context, Inputs, StageError
+from specflow.stages.sglang_section import api_key_of
+
+if TYPE_CHECKING:
+    from specflow.serving.serving import Serving
+    from specflow.serving.settings import Setting
+    from specflow.serving.verification.answers import Answer
+    from specflow.targets.sglang.process import SglangProcess
+    from specflow.targets.sglang.server import Access
+
+LOG = "sglang.log"
+SUSPECT = re.compile(r"warn|error|not found|missing|ignor|random|mismatch|fall ?back", re.IGNORECASE)
+MOST_WARNINGS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """A server that answers, and what it says of itself."""
+
+    access: Access
+    settings: list[Setting]
+    other_model: Sequence[str]
+    """Why the model that it serves is not the target."""
+    precision: str
+    version: str
+    log: Path | None
+    """None where it was not started here."""
+
+    def greedy(
+        self, prompts: Mapping[int, Sequence[int]], *, max_new_tokens: int, end_ids: Iterable[int]
+    ) -> Iterator[tuple[int, Answer]]:
+        """One prompt at a time. Raises ``StageError`` where a reply cannot be what was asked for."""
+        from specflow.serving.verification.answers import served_answer
+
+        with asyncio.Runner() as runner:
+            client = self.access.client()
+            try:
+                for index, ids in prompts.items():
+                    asked = client.greedy(ids, max_new_tokens=max_new_tokens, end_ids=end_ids)
+                    reply = runner.run(asked)
+                    try:
+                        yield index, served_answer(reply)
+                    except ValueError as error:
+                        raise StageError(f"parity: {self.access.url}: {error}") from error
+            finally:
+                runner.run(client.__aexit__(None, None, None))
+
+    def warnings(self) -> list[str]:
+        """The last lines of its log that may tell why a draft does not work."""
+        if self.log is None:
+            return []
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return list(dict.fromkeys(line.strip() for line in lines if SUSPECT.search(line)))[-MOST_WARNINGS:]
+
+
+@contextmanager
+def drafting_server(section: DraftServer, inputs: Inputs, context: Context) -> Iterator[Drafting]:
+    """A server for the export; one that is started here ends with the block.
+
+    Trouble with the server, also inside the block, becomes a :class:`StageError`.
+    """
+    from specflow.serving.serving import plan_serving
+    from specflow.targets.retrying import ServerError
+
+    started: SglangProcess | None = None
+    target = inputs.one("target").path
+    with ExitStack() as stack:
+        try:
+            try:
+                serving = plan_serving(inputs.one("export").path, target, further=section.launch_flags)
+            except ValueError as error:
+                raise StageError(f"parity: {error}") from error
+            if section.url is None:
+                started = stack.enter_context(_process(section, serving, context))
+            url = section.url or (started.url if started else "")
+            access = _access(section, url)
+            yield _looked_at(access, serving, target, log=started.log if started else None)
+        except ServerError as error:
+            end = started.died() if started is not None and started.running else None
+            raise StageError(
+                f"parity: {error}{f'; {end}' if end else ''}\nFinished prompts are kept: run the same command to go on"
+            ) from error
+
+
+def _process(section: DraftServer, serving: Serving, context: Context) -> SglangProcess:
+    from specflow.targets.sglang.launching import shell
+    from specflow.targets.sglang.process import SglangProcess
+
+    assert section.python is not None
+    log = context.scratch / LOG
+    context.log(f"starting {shell(serving.arguments)}; its log is {log}")
+    return SglangProcess(section.python.absolute(), serving.arguments, log=log, start_timeout=section.start_timeout)
+
+
+def _looked_at(access: Access, serving: Serving, target: Path, *, log: Path | None) -> Drafting:
+    """Raises ``StageError`` where it computes in what the embedded engine cannot be compared with."""
+    from specflow.serving.settings import effective_settings
+    from specflow.targets.sglang.server import read_facts
+
+    facts = read_facts(access)
+    config = json.loads((target / "config.json").read_text(encoding="utf-8"))
+    precision = facts.precision(config)
+    if precision is None:
+        raise StageError(
+            f"parity: the server at {access.url} computes in {facts.server.get('dtype')}: start it with --dtype "
+            "float32 or bfloat16"
+        )
+    return Drafting(
+        access=access,
+        settings=effective_settings(facts.server, serving.expected),
+        other_model=facts.differing_model(target, config),
+        precision=precision,
+        version=facts.version,
+        log=log,
+    )
+
+
+def _access(section: DraftServer, url: str) -> Access:
+    from specflow.targets.retrying import Retrying
+    from specflow.targets.sglang.server import Access
+
+    return Access(
+        url=url,
+        api_key=api_key_of(section, stage="parity"),
+        retrying=Retrying(retries=section.retries, backoff=section.backoff),
+        timeout=section.timeout,
+        concurrency=1,
+    )
