@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import torch
+from torch import Tensor
 
 from specflow.decoding.chooser import Chooser, Drafting, choose_tokens
 from specflow.decoding.records import Generation, Round
 from specflow.decoding.slots import Plan
 from specflow.decoding.verification import verify_chains
-from specflow.drafters.base import Proposal, Proposer, Samples
+from specflow.drafters.base import Proposal, Proposer, Samples, confidence_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,10 +84,11 @@ class Rounds:
     def step(self) -> None:
         """One round of every running request."""
         plan, count, started = self.plan, self.active, perf_counter()
-        proposals, drafts = [], []
+        proposals, drafts, confidences = [], [], []
         for slot in self._slots:
             begin = perf_counter()
             proposals.append(slot.propose())
+            confidences.append(_numbers(confidence_of(slot.proposer)))
             drafts.append(perf_counter() - begin)
         drafted = perf_counter()
         if self._running.batch != count:
@@ -116,6 +118,7 @@ class Rounds:
                     verify_seconds=(verified - drafted) / count,
                     state_seconds=now - stated,
                     other_seconds=idle + (stated - before),
+                    confidence=confidences[row],
                 )
             )
             before = now
@@ -143,6 +146,10 @@ class Rounds:
             self._slots[row] = moved
         self._free.append(done.proposer)
         self.plan.finish(done.request, done.generation)
+
+
+def _numbers(values_m: Tensor | None) -> tuple[float, ...] | None:
+    return None if values_m is None else tuple(values_m.tolist())
 
 
 def _cut(tokens: list[int], *, room: int, ends: frozenset[int]) -> tuple[list[int], str | None]:
