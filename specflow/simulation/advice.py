@@ -74,7 +74,8 @@ def options_at(found: Sequence[Evidence], load: Load) -> list[Option]:
     for evidence, plain in zip(found, plains, strict=True):
         confident = evidence.traces.survival_NM is not None
         for policy in policies_of(evidence.traces.num_proposals, confident=confident):
-            options.append(_option(evidence.name, evidence, policy, predict(evidence, policy, load), plain, load))
+            outcome = predict(evidence, policy, load)
+            options += [_option(evidence.name, evidence, policy, outcome, plain, load)]
     return options
 
 

@@ -10,7 +10,10 @@ from typing import cast
 from specflow.stages.contract import StageModule
 from specflow.workflow.code_version import CodeVersions, code_versions
 
-STAGE_NAMES = ("target", "regenerate", "tokenize", "vocab", "capture", "train", "export", "verify", "bench", "report")
+STAGE_NAMES = (
+    "target", "regenerate", "tokenize", "vocab", "capture", "train", "calibrate", "profile",
+    "export", "verify", "bench", "report",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,3 +25,6 @@ class Params(DrafterParams):
     def about_parameters(self, *, hidden_size: int, features: int) -> int:
         """A decoder layer has about 12 squares of the hidden size, the map of the features one for each."""
         return hidden_size * hidden_size * (12 * self.num_layers + features)
+
+    def gives_confidence(self) -> bool:
+        return False
