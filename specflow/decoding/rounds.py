@@ -17,7 +17,8 @@ from specflow.decoding.chooser import Chooser, Drafting, choose_tokens
 from specflow.decoding.records import Generation, Round
 from specflow.decoding.slots import Plan
 from specflow.decoding.verification import verify_chains
-from specflow.drafters.base import Proposal, Proposer, Samples, confidence_of
+from specflow.drafters.base import Committed, Proposal, Proposer, Samples, confidence_of
+from specflow.targets.base import TargetOutput
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,8 +79,7 @@ class Rounds:
             self._release(row)
             return
         slot.proposer.reset(len(prompt) + self._room)
-        if output.features_BTKH is not None:
-            slot.proposer.extend(output.features_BTKH[0])
+        slot.proposer.extend(_committed(output, 0, [*prompt[1:], *first]))
 
     def step(self) -> None:
         """One round of every running request."""
@@ -105,8 +105,8 @@ class Rounds:
             draft_m = proposals[row].tokens_m
             delivered, finished = self._emit(slot, [*draft_m[:accepted].tolist(), bonus])
             stated = perf_counter()
-            if not finished and output.features_BTKH is not None:
-                slot.proposer.extend(output.features_BTKH[row, : accepted + 1])
+            if not finished:
+                slot.proposer.extend(_committed(output, row, slot.generation.tokens[-accepted - 1 :]))
             now = perf_counter()
             idle = (started - self._ended) / count if slot.generation.rounds else 0.0
             slot.generation.rounds.append(
@@ -150,6 +150,17 @@ class Rounds:
 
 def _numbers(values_m: Tensor | None) -> tuple[float, ...] | None:
     return None if values_m is None else tuple(values_m.tolist())
+
+
+def _committed(output: TargetOutput, row: int, next_ids: list[int]) -> Committed:
+    """The first rows of a request's pass, with the token after each."""
+    count, hidden_BTH = len(next_ids), output.last_hidden_BTH
+    features_BTKH = hidden_BTH.unsqueeze(2)[:, :, :0] if output.features_BTKH is None else output.features_BTKH
+    return Committed(
+        features_TKH=features_BTKH[row, :count],
+        next_ids_T=torch.tensor(next_ids),
+        last_hidden_TH=hidden_BTH[row, :count],
+    )
 
 
 def _cut(tokens: list[int], *, room: int, ends: frozenset[int]) -> tuple[list[int], str | None]:

@@ -9,6 +9,39 @@ import torch
 from torch import Tensor
 
 
+class Text(Protocol):
+    """A stored text with its features."""
+
+    @property
+    def token_ids_T(self) -> Tensor: ...
+    @property
+    def features_TKH(self) -> Tensor: ...
+    @property
+    def last_hidden_TH(self) -> Tensor | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """Rows that the target has just committed, as a drafter may read them."""
+
+    features_TKH: Tensor
+    """Outputs of the captured layers, in layer order."""
+    next_ids_T: Tensor
+    """int64: the token after each row. The last one is the next anchor, which the target has not executed."""
+    last_hidden_TH: Tensor | None = None
+    """After the target's final norm, what its head reads; none where the method did not ask for it (``Needs``)."""
+
+    @classmethod
+    def of_text(cls, text: Text, start: int, stop: int) -> Committed:
+        """Rows ``start .. stop`` of a known text, which goes on behind them."""
+        last_TH = text.last_hidden_TH
+        return cls(
+            features_TKH=text.features_TKH[start:stop],
+            next_ids_T=text.token_ids_T[start + 1 : stop + 1],
+            last_hidden_TH=None if last_TH is None else last_TH[start:stop],
+        )
+
+
 class Proposer(Protocol):
     """Proposes a chain for one request. State is the drafter's own KV of committed positions.
 
@@ -22,7 +55,7 @@ class Proposer(Protocol):
 
     @property
     def layer_ids(self) -> tuple[int, ...]:
-        """Target layers whose outputs ``extend`` expects, in this order."""
+        """Target layers whose outputs ``extend`` expects, in this order; may be empty."""
         ...
 
     def fork(self) -> Self:
@@ -33,12 +66,27 @@ class Proposer(Protocol):
         """Forget the request; reserve room for ``capacity`` committed positions."""
         ...
 
-    def extend(self, features_TKH: Tensor) -> None:
-        """Append the features of rows the target has just committed."""
+    def extend(self, rows: Committed) -> None:
+        """Append rows the target has just committed: each position once, in order."""
         ...
 
     def propose(self, anchor: int) -> Tensor:
         """``[m]`` int64 proposals after ``anchor``, which sits at the next position. The most probable ones."""
+        ...
+
+
+class Inspectable(Proposer, Protocol):
+    """What ``verify`` compares between training, export and decoding. V' is the drafter's own vocabulary."""
+
+    def hidden(self, anchor: int, text_m: Tensor) -> Tensor:
+        """``[m, H]`` of the proposals' rows after the final norm; leaves the committed state as it was.
+
+        ``text_m``: int64, the text after ``anchor``. Rows that depend on earlier proposals are given these instead.
+        """
+        ...
+
+    def score(self, hidden_mH: Tensor) -> Tensor:
+        """``[m, V']`` logits of these rows, before anything that depends on the proposals before them."""
         ...
 
 

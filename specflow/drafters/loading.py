@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from specflow.drafters.base import Proposer
+from specflow.drafters.base import Inspectable
 from specflow.drafters.files import drafter_directory
 from specflow.drafters.registry import Host, get_method
 from specflow.features.contract import FeatureContract
@@ -96,7 +96,7 @@ def load_network(path: Path) -> nn.Module:
     return network.eval().requires_grad_(False)
 
 
-def load_drafter(path: Path, target: Host, *, precision: str | None = None) -> Proposer:
+def load_drafter(path: Path, target: Host, *, precision: str | None = None) -> Inspectable:
     """A proposer for ``target``; ``precision`` is ``fp32``, ``bf16`` or ``packed``, none: the target's own."""
     network = load_network(path)
     method = get_method(read_manifest(path).method)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from specflow.config.methods import method_folders
-from specflow.drafters.base import Proposer
+from specflow.drafters.base import Inspectable
 from specflow.drafters.target_weights import TargetWeights
 from specflow.drafters.training import Ends, Learner, Source
 
@@ -85,7 +85,7 @@ class Method(Protocol):
         """Inverse of ``build_network``: what goes into ``config.json``."""
         ...
 
-    def build_proposer(self, network: nn.Module, target: Host, *, precision: str) -> Proposer: ...
+    def build_proposer(self, network: nn.Module, target: Host, *, precision: str) -> Inspectable: ...
 
     def training_hidden(self, network: nn.Module, embed: Callable[[Tensor], Tensor], source: Source) -> Tensor:
         """``[N, m, H]``: what the head reads in training at the source's anchors; ``verify`` compares decoding's."""

@@ -1,30 +1,21 @@
 """SGLang launch flags, generated from the drafter's manifest so that no flag is ever typed by hand.
 
-The engines disagree about ``block``: for DFLASH ``--speculative-num-draft-tokens`` is the verify window, anchor
-included, that is our ``block_size``; for DSPARK the block size flag is the number of proposals. The table below
-is the only place that knows it.
+Algorithms disagree about ``block``: for DFLASH the flag is the verify window, anchor included, for DSPARK the number
+of proposals. The layout of each method is the only place that knows it.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+from specflow.serving.layouts.registry import get_layout
 
 TARGET = "<target>"
 DRAFT = "draft"
 
 Manifest = Mapping[str, Any]
-
-
-def _dflash(manifest: Manifest) -> dict[str, str]:
-    block, proposals = int(manifest["block_size"]), int(manifest["num_proposals"])
-    if proposals != block - 1:
-        raise ValueError(f"dflash: expected num_proposals = block_size - 1 = {block - 1}, found {proposals}")
-    return {"--speculative-algorithm": "DFLASH", "--speculative-num-draft-tokens": str(block)}
-
-
-_FLAGS: Mapping[str, Callable[[Manifest], dict[str, str]]] = {"dflash": _dflash}
 
 
 def launch_flags(
@@ -34,10 +25,7 @@ def launch_flags(
 
     Raises ``ValueError`` for a method without an SGLang algorithm, or a manifest that contradicts itself.
     """
-    method = str(manifest.get("method"))
-    if method not in _FLAGS:
-        raise ValueError(f"expected a method of {sorted(_FLAGS)}, found {method!r} in the drafter's manifest")
-    speculative = _FLAGS[method](manifest)
+    speculative = get_layout(str(manifest.get("method"))).launch_flags(manifest)
     return {
         "--model-path": target_path,
         "--speculative-algorithm": speculative.pop("--speculative-algorithm"),

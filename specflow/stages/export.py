@@ -37,9 +37,11 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
 
     from specflow.drafters.loading import read_manifest
     from specflow.features.comparison import Use
+    from specflow.serving.draft import read_draft
     from specflow.serving.launch import launch_record
-    from specflow.serving.layouts import dflash
-    from specflow.serving.lint import lint, read_draft
+    from specflow.serving.layouts.common import write_layout
+    from specflow.serving.layouts.registry import get_layout
+    from specflow.serving.lint import lint
     from specflow.stages.fitting import EXPORTED_CONTRACT, RETRAIN, drafter_side, require_fit, target_side
 
     target, drafter = inputs.one("target"), inputs.one("drafter")
@@ -49,8 +51,9 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     trained = load_file(str(drafter.file("drafter/model.safetensors")))
     draft = context.output / "draft"
     try:
-        config = dflash.layout_config(geometry, manifest, target_config, dtype=params.dtype)
-        dflash.write_layout(draft, config, dflash.cast_tensors(trained, dtype=params.dtype))
+        layout = get_layout(str(manifest.get("method")))
+        config = layout.layout_config(geometry, manifest, target_config, dtype=params.dtype)
+        write_layout(draft, config, layout.export_tensors(trained, dtype=params.dtype))
         launch = launch_record(manifest, engine=params.engine, dtype=params.dtype)
     except (KeyError, ValueError) as error:
         raise StageError(f"drafter {drafter.key[:12]} cannot be exported for {params.engine}: {error}") from error
@@ -70,7 +73,7 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
             f"the export of drafter {drafter.key[:12]} for {params.engine} has {len(report.findings)} problems:\n"
             f"{listed}\nA server would load it without an error and accept few or none of its proposals."
         )
-    _transformers_reads(draft, config)
+    _transformers_reads(draft, {"rope_theta": config["rope_theta"], **layout.read_back(config)})
     read_manifest(drafter.path).feature_contract.write(context.output / EXPORTED_CONTRACT)
     _write(context.output / "lint.json", report.as_json())
     _write(context.output / "launch.json", launch)
@@ -91,19 +94,11 @@ def _token_ids(path: Path) -> dict[str, int]:
     return found
 
 
-def _transformers_reads(draft: Path, config: Mapping[str, Any]) -> None:
+def _transformers_reads(draft: Path, expected: Mapping[str, Any]) -> None:
     """Engines read the file through transformers: what it makes of the keys must be what was written."""
     from transformers import AutoConfig
 
     read = AutoConfig.from_pretrained(str(draft))
-    expected = {
-        "rope_theta": config["rope_theta"],
-        "is_causal": False,
-        "layer_types": config["layer_types"],
-        "sliding_window": None,
-        "dflash_config": config["dflash_config"],
-        "block_size": config["block_size"],
-    }
     found = {key: getattr(read, key, None) for key in expected}
     found["rope_theta"] = (read.rope_parameters or {}).get("rope_theta")
     wrong = [f"{key}: expected {want!r}, found {found[key]!r}" for key, want in expected.items() if found[key] != want]

@@ -104,14 +104,10 @@ def _stored(inputs: Inputs, params: VerifyParams, context: Context, target: Any)
         )
     )
     dtype = json.loads((draft / "config.json").read_text(encoding="utf-8"))["dtype"]
-    checks.append(
-        parity.check_export(anchors, trained=trained, cast=cast, exported=exported, head=target.head, dtype=dtype)
-    )
+    checks.append(parity.check_export(anchors, trained=trained, cast=cast, exported=exported, dtype=dtype))
     network = load_network(drafter)
     checks.append(
-        parity.check_train_serve(
-            anchors, method=manifest.method, network=network, proposer=trained, embed=target.embed, head=target.head
-        )
+        parity.check_train_serve(anchors, method=manifest.method, network=network, proposer=trained, embed=target.embed)
     )
     return checks
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specflow.drafters.base import Proposer
+from specflow.drafters.base import Committed, Proposer
 from specflow.training.data import TrainingDocument
 from specflow.training.evaluation import Evaluation
 from specflow.training.walk_sums import WalkSums, answers_of
@@ -34,11 +34,11 @@ def accepted_proposals(draft_m: Tensor, text_T: Tensor) -> int:
 
 
 def _answer(proposer: Proposer, document: TrainingDocument, sums: WalkSums, anchor: int, last: int) -> None:
-    ids, features = document.token_ids_T, document.features_TKH
+    ids = document.token_ids_T
     proposer.reset(last + 1)
-    proposer.extend(features[:anchor])
+    proposer.extend(Committed.of_text(document, 0, anchor))
     while anchor < last:
         accepted = accepted_proposals(proposer.propose(int(ids[anchor])), ids[anchor + 1 : last + 1])
         delivered = sums.add_round(accepted=accepted, remaining=last - anchor)
-        proposer.extend(features[anchor : anchor + delivered])
+        proposer.extend(Committed.of_text(document, anchor, anchor + delivered))
         anchor += delivered

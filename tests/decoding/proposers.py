@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specflow.drafters.base import Draw, Proposal
+from specflow.drafters.base import Committed, Draw, Proposal
 from specflow.targets.target import Target
 
 
@@ -37,8 +37,11 @@ class ScriptedProposer:
     def reset(self, capacity: int) -> None:
         self.features, self.capacity = [], capacity
 
-    def extend(self, features_TKH: Tensor) -> None:
-        self.features.append(features_TKH)
+    def extend(self, rows: Committed) -> None:
+        first = sum(len(part) for part in self.features) + 1
+        known = self._text[first : first + len(rows.features_TKH)]
+        assert rows.next_ids_T.tolist()[: len(known)] == known
+        self.features.append(rows.features_TKH)
 
     def propose(self, anchor: int) -> Tensor:
         committed = sum(len(rows) for rows in self.features)
@@ -74,8 +77,8 @@ class NextTokenProposer:
     def reset(self, capacity: int) -> None:
         self.rows, self.capacity = 0, capacity
 
-    def extend(self, features_TKH: Tensor) -> None:
-        self.rows += len(features_TKH)
+    def extend(self, rows: Committed) -> None:
+        self.rows += len(rows.features_TKH)
         assert self.rows + self.num_proposals < self.capacity
 
     def propose(self, anchor: int) -> Tensor:

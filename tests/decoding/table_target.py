@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from specflow.drafters.base import Draw, Proposal
+from specflow.drafters.base import Committed, Draw, Proposal
 from specflow.targets.base import TargetOutput
 
 
@@ -95,8 +95,8 @@ class TableProposer:
     def reset(self, capacity: int) -> None:
         self.text = []
 
-    def extend(self, features_TKH: Tensor) -> None:
-        self.text += features_TKH.flatten().long().tolist()
+    def extend(self, rows: Committed) -> None:
+        self.text += rows.features_TKH.flatten().long().tolist()
 
     def _logits(self, text: list[int], i: int) -> Tensor:
         logits = 0.6 * self._target.after(text) + 0.8 * self._noise[i]

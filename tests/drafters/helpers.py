@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specflow.drafters.base import Committed
 from specflow.drafters.dflash.blocks import Blocks, assemble, block_embeddings
 from specflow.drafters.dflash.geometry import DFlashGeometry
 from specflow.drafters.dflash.network import Context, DFlashNetwork
@@ -64,6 +65,11 @@ def document(seed: int, length: int = 30, prompt: int = 8, features: int = 3, hi
         supervised,
         torch.randn(length, features, hidden, generator=g) * 3,
     )
+
+
+def committed(features_TKH: Tensor) -> Committed:
+    """For drafters that read nothing but features."""
+    return Committed(features_TKH=features_TKH, next_ids_T=torch.zeros(len(features_TKH), dtype=torch.int64))
 
 
 def tables(seed: int = 0, hidden: int = 32) -> tuple[Tensor, Tensor]:

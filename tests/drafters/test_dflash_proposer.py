@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specflow.drafters.dflash.proposer import DFlashProposer
-from tests.drafters.helpers import blocks_of, document, network, tables, training_logits
+from tests.drafters.helpers import blocks_of, committed, document, network, tables, training_logits
 
 torch.set_num_threads(1)
 
@@ -29,14 +29,14 @@ def test_every_cut_of_the_prefix_into_rounds() -> None:
             for start, stop in itertools.pairwise((0, *cuts, anchor)):
                 if start:
                     made.propose(int(doc.ids[start]))  # a noise block between rounds must leave no trace
-                made.extend(doc.features[start:stop])
+                made.extend(committed(doc.features[start:stop]))
             torch.testing.assert_close(made.logits(int(doc.ids[anchor])), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_proposals_are_the_first_most_likely_tokens() -> None:
     doc, made = document(4), proposer()
     made.reset(40)
-    made.extend(doc.features[:12])
+    made.extend(committed(doc.features[:12]))
     logits = made.logits(5)
     first = [min(v for v in range(97) if row[v] == row.max()) for row in logits]
     assert made.propose(5).tolist() == first
@@ -49,7 +49,7 @@ def test_ties_go_to_the_lowest_id() -> None:
     tied = torch.zeros_like(head)
     made = DFlashProposer(network(), embed=lambda i: embedding[i], head=lambda h: h @ tied.T)
     made.reset(4)
-    made.extend(document(1).features[:3])
+    made.extend(committed(document(1).features[:3]))
     assert made.propose(1).tolist() == [0, 0, 0, 0]
 
 
@@ -58,20 +58,20 @@ def test_narrow_weights_stay_close(precision: str, tolerance: float) -> None:
     doc, wide, narrow = document(6), proposer(), proposer(precision)
     for made in (wide, narrow):
         made.reset(30)
-        made.extend(doc.features[:17])
+        made.extend(committed(doc.features[:17]))
     assert (wide.logits(3) - narrow.logits(3)).abs().max() < tolerance * wide.logits(3).std()
 
 
 def test_one_layer_and_reset_forgets() -> None:
     doc, made = document(7), proposer(num_layers=1)
     made.reset(20)
-    made.extend(doc.features[:9])
+    made.extend(committed(doc.features[:9]))
     first = made.logits(2)
     made.reset(20)
-    made.extend(document(8).features[:13])
+    made.extend(committed(document(8).features[:13]))
     assert not torch.equal(made.logits(2), first)
     made.reset(9)
-    made.extend(doc.features[:9])
+    made.extend(committed(doc.features[:9]))
     assert torch.equal(made.logits(2), first)
     assert made.length == 9
 
@@ -80,6 +80,6 @@ def test_outgrowing_the_reservation_is_refused() -> None:
     made = proposer()
     made.reset(5)
     with pytest.raises(ValueError, match="at most 5 more rows"):
-        made.extend(document(1).features[:6])
+        made.extend(committed(document(1).features[:6]))
     with pytest.raises(ValueError, match="expected 3 features"):
-        made.extend(document(1).features[:2, :2])
+        made.extend(committed(document(1).features[:2, :2]))

@@ -15,7 +15,7 @@ from specflow.drafters.loading import Manifest, load_drafter, load_network, read
 from specflow.drafters.mask_token import NoMaskToken, choose_mask_token
 from specflow.drafters.registry import get_method, method_names
 from specflow.features.contract import FeatureContract
-from tests.drafters.helpers import document, network, tables
+from tests.drafters.helpers import committed, document, network, tables
 
 torch.set_num_threads(1)
 MANIFEST = Manifest(
@@ -60,7 +60,7 @@ def test_round_trip(tmp_path: Path) -> None:
     direct = get_method("dflash").build_proposer(net, Host(), precision="fp32")
     for proposer in (made, direct):
         proposer.reset(30)
-        proposer.extend(document(1).features[:11])
+        proposer.extend(committed(document(1).features[:11]))
     assert torch.equal(made.propose(3), direct.propose(3))
 
 

@@ -12,8 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from specflow.serving.draft import Draft, read_draft
 from specflow.serving.layouts import dflash
-from specflow.serving.lint import Draft, lint, read_draft
+from specflow.serving.layouts.common import write_layout
+from specflow.serving.lint import lint
 from tests.serving.helpers import MASK_ID, random_drafter
 from tests.stages.pipeline_helpers import tiny_target
 
@@ -31,7 +33,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Draft:
     )
     trained = load_file(str(drafter / "model.safetensors"))
     layout = dflash.layout_config(geometry, manifest, config, dtype="bfloat16")
-    dflash.write_layout(root / "draft", layout, dflash.cast_tensors(trained, dtype="bfloat16"))
+    write_layout(root / "draft", layout, dflash.export_tensors(trained, dtype="bfloat16"))
     return read_draft(
         root / "draft", trained=trained, geometry=geometry, manifest=manifest, target=config, dtype="bfloat16"
     )
@@ -148,8 +150,8 @@ def test_a_broken_config_does_not_hide_the_other_faults(sound: Draft) -> None:
 def test_values_out_of_the_range_of_a_dtype_are_refused() -> None:
     tensors = {"a": torch.tensor([1.0]), "b": torch.tensor([70000.0]), "c": torch.tensor([float("inf")])}
     with pytest.raises(ValueError, match=r"b: largest magnitude 7e\+04; c: largest magnitude inf"):
-        dflash.cast_tensors(tensors, dtype="float16")
-    assert dflash.cast_tensors({"b": tensors["b"]}, dtype="bfloat16")["b"].dtype == torch.bfloat16
+        dflash.export_tensors(tensors, dtype="float16")
+    assert dflash.export_tensors({"b": tensors["b"]}, dtype="bfloat16")["b"].dtype == torch.bfloat16
 
 
 def test_rope_is_read_from_either_form() -> None:

@@ -110,10 +110,10 @@ def test_wrong_proposer_is_found(pipeline: Pipeline, target: Target, anchors: li
     """A decoding forward with one position too many, against the training forward."""
     proposer: Any = load_drafter(pipeline.drafter.path, target, precision="fp32")
     network = load_network(pipeline.drafter.path)
-    given: Any = {"method": "dflash", "network": network, "embed": target.embed, "head": target.head}
+    given: Any = {"method": "dflash", "network": network, "embed": target.embed}
     assert parity.check_train_serve(anchors, proposer=proposer, **given).passed
     extend = proposer.extend
-    proposer.extend = lambda features: extend(features.flip(0))
+    proposer.extend = lambda rows: extend(replace(rows, features_TKH=rows.features_TKH.flip(0)))
     found = parity.check_train_serve(anchors, proposer=proposer, **given)
     assert not found.passed
     assert found.numbers["largest_relative_error"] > 0.01
@@ -131,7 +131,6 @@ def test_wrong_weight_of_the_proposer_is_found(
         network=load_network(pipeline.drafter.path),
         proposer=load_drafter(tmp_path / "drafter", target, precision="fp32"),
         embed=target.embed,
-        head=target.head,
     )
     assert not check.passed
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specflow.config.drafter import TrainParams
+from specflow.drafters.base import Committed
 from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.drafters.dflash.proposer import DFlashProposer
 from specflow.training.data import TrainingDocument
@@ -26,7 +27,7 @@ def walk_one_by_one(net: DFlashNetwork, docs: list[TrainingDocument], frozen: Fr
     for d in docs:
         start, last = answers_of(d.supervised_T)[0]
         proposer.reset(len(d.token_ids_T))
-        proposer.extend(d.features_TKH[:start])
+        proposer.extend(Committed.of_text(d, 0, start))
         while start < last:
             proposals = proposer.propose(int(d.token_ids_T[start])).tolist()
             text = d.token_ids_T[start + 1 : last + 1].tolist()
@@ -37,7 +38,7 @@ def walk_one_by_one(net: DFlashNetwork, docs: list[TrainingDocument], frozen: Fr
             rounds += 1
             delivered += min(accepted + 1, last - start)
             step = min(accepted + 1, last - start)
-            proposer.extend(d.features_TKH[start : start + step])
+            proposer.extend(Committed.of_text(d, start, start + step))
             start += step
     return rounds, delivered, counts
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specflow.drafters.base import Draw, Proposal, draw_rows
+from specflow.drafters.base import Committed, Draw, Proposal, draw_rows
 from specflow.drafters.dflash.network import DFlashNetwork, Layer
 from specflow.drafters.linear import Linear, frozen_linear
 from specflow.drafters.rope import cos_sin, rotate
@@ -86,20 +86,21 @@ class DFlashProposer:
         self._cos, self._sin = cos_sin(torch.arange(shape[2]), self._frequencies, self._rope_factor)
 
     @torch.no_grad()
-    def extend(self, features_TKH: Tensor) -> None:
-        """Project ``[T, K, H]`` features of just committed rows into every layer's context.
+    def extend(self, rows: Committed) -> None:
+        """Project the features of just committed rows into every layer's context.
 
         Raises ``ValueError`` if the request outgrows the reserved capacity or K is not the drafter's.
         """
-        rows, count, _ = features_TKH.shape
-        g, end = self.geometry, self._length + rows
+        features_TKH = rows.features_TKH
+        new, count, _ = features_TKH.shape
+        g, end = self.geometry, self._length + new
         if end > self._capacity or count != g.num_features:
             raise ValueError(
-                f"extend: {rows} rows of {count} features; expected {g.num_features} features and at most "
+                f"extend: {new} rows of {count} features; expected {g.num_features} features and at most "
                 f"{self._capacity - self._length} more rows (capacity {self._capacity})"
             )
         context_TH = self.normalise(self._fc(features_TKH.float().flatten(1))) * self._hidden_norm
-        kv = self._context_kv(context_TH).view(rows, g.num_layers, 2, g.num_kv_heads, g.head_dim)
+        kv = self._context_kv(context_TH).view(new, g.num_layers, 2, g.num_kv_heads, g.head_dim)
         here = slice(self._length, end)
         key = self.normalise(kv[:, :, 0]) * self._context_k_norm
         key = rotate(key, self._cos[here].unsqueeze(1), self._sin[here].unsqueeze(1))
@@ -120,12 +121,15 @@ class DFlashProposer:
     @torch.no_grad()
     def logits(self, anchor: int) -> Tensor:
         """``[B - 1, V]`` logits of the rows after ``anchor``."""
-        hidden = self.hidden(anchor)
-        return self._head(hidden.to(torch.bfloat16) if self.precision == "bf16" else hidden)
+        return self.score(self.hidden(anchor))
+
+    def score(self, hidden_mH: Tensor) -> Tensor:
+        """``[m, V]`` logits by the target's head."""
+        return self._head(hidden_mH.to(torch.bfloat16) if self.precision == "bf16" else hidden_mH)
 
     @torch.no_grad()
-    def hidden(self, anchor: int) -> Tensor:
-        """``[B - 1, H]`` after the final norm; leaves the committed context as it was."""
+    def hidden(self, anchor: int, text_m: Tensor | None = None) -> Tensor:
+        """``[B - 1, H]`` after the final norm; leaves the committed context as it was. Rows do not read ``text_m``."""
         self._block_BH[0] = self._embed(torch.tensor([anchor]))[0].float()
         x = self._block_BH
         rows = slice(self._length, self._length + self.geometry.block_size)

@@ -14,14 +14,16 @@ window, anchor included. ``target_layer_ids`` are 0-based ids of the layers whos
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from specflow.serving import lint_rules
+from specflow.serving.layouts import dflash_rules
+from specflow.serving.layouts.common import cast_tensors, require_layer_convention, rope_keys, rope_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 ARCHITECTURE = "DFlashDraftModel"
-LAYER_CONVENTION = "output_of_layer"
 CONFIG_KEYS = frozenset(
     {
         "architectures", "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -35,23 +37,6 @@ METHOD_KEYS = frozenset({"mask_token", "mask_token_id", "target_layer_ids", "num
 OPTIONAL_METHOD_KEYS = frozenset({"mask_token"})
 
 
-def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary parameters ``{rope_type, rope_theta, ...}`` from either form of a config; the newer form wins.
-
-    Raises ``ValueError`` where neither form gives a base, or the two contradict each other.
-    """
-    newer, older = config.get("rope_parameters"), config.get("rope_theta")
-    theta = (newer or {}).get("rope_theta", older)
-    if theta is None:
-        raise ValueError("expected rope_theta or rope_parameters.rope_theta, found neither")
-    if newer and older is not None and float(older) != float(theta):
-        raise ValueError(f"expected one rotary base, found rope_theta {older} and rope_parameters {newer}")
-    scaling = dict(config.get("rope_scaling") or {})
-    found = {**scaling, **(newer or {}), "rope_theta": float(theta)}
-    found["rope_type"] = found.get("rope_type") or found.pop("type", None) or "default"
-    return found
-
-
 def layout_config(
     geometry: Mapping[str, Any], manifest: Mapping[str, Any], target: Mapping[str, Any], *, dtype: str
 ) -> dict[str, Any]:
@@ -60,10 +45,7 @@ def layout_config(
     ``geometry``: the drafter's own config; ``target``: the target's Hugging Face config; ``dtype``: torch name.
     Raises ``ValueError`` where the manifest uses another layer convention than the engine.
     """
-    if manifest.get("layer_convention") != LAYER_CONVENTION:
-        raise ValueError(f"expected layer_convention {LAYER_CONVENTION!r}, found {manifest.get('layer_convention')!r}")
-    rope = rope_of(geometry)
-    scaling = {k: v for k, v in rope.items() if k != "rope_theta"}
+    require_layer_convention(manifest)
     layers, block = int(geometry["num_layers"]), int(manifest["block_size"])
     method: dict[str, Any] = {
         "mask_token_id": int(manifest["mask_token_id"]),
@@ -85,9 +67,7 @@ def layout_config(
         "hidden_act": "silu",
         "rms_norm_eps": float(geometry["rms_norm_eps"]),
         "attention_bias": False,
-        "rope_theta": rope["rope_theta"],
-        "rope_scaling": scaling if scaling["rope_type"] != "default" else None,
-        "rope_parameters": rope,
+        **rope_keys(rope_of(geometry)),
         "max_position_embeddings": int(target["max_position_embeddings"]),
         "layer_types": ["full_attention"] * layers,
         "is_causal": False,
@@ -129,22 +109,6 @@ def layout_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def cast_tensors(tensors: Mapping[str, Tensor], *, dtype: str) -> dict[str, Tensor]:
-    """Contiguous copies in ``dtype``. Raises ``ValueError`` naming every tensor that the dtype cannot hold."""
-    import torch
-
-    kind = getattr(torch, dtype)
-    limit = torch.finfo(kind).max
-    bad = [
-        f"{name}: largest magnitude {float(t.abs().max()):.4g}"
-        for name, t in tensors.items()
-        if not bool(torch.isfinite(t).all()) or float(t.abs().max()) > limit
-    ]
-    if bad:
-        raise ValueError(f"expected finite values within {limit:.4g} ({dtype}), found " + "; ".join(bad))
-    return {name: t.to(kind).contiguous() for name, t in sorted(tensors.items())}
-
-
 def geometry_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The drafter's own config as an engine understands ``config``: the inverse of ``layout_config``."""
     method = config["dflash_config"]
@@ -165,12 +129,54 @@ def geometry_of(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_layout(directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write ``config.json`` and ``model.safetensors`` to ``directory``, which is made if absent."""
-    import json
+def export_tensors(trained: Mapping[str, Tensor], *, dtype: str) -> dict[str, Tensor]:
+    """The names are the network's own."""
+    return cast_tensors(trained, dtype=dtype)
 
-    from safetensors.torch import save_file
 
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    save_file(dict(tensors), str(directory / "model.safetensors"), metadata={"format": "pt"})
+def drafter_tensors(exported: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.float() for name, tensor in exported.items()}
+
+
+def launch_flags(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """For DFLASH ``--speculative-num-draft-tokens`` is the verify window, anchor included: our ``block_size``."""
+    block, proposals = int(manifest["block_size"]), int(manifest["num_proposals"])
+    if proposals != block - 1:
+        raise ValueError(f"dflash: expected num_proposals = block_size - 1 = {block - 1}, found {proposals}")
+    return {"--speculative-algorithm": "DFLASH", "--speculative-num-draft-tokens": str(block)}
+
+
+def read_back(config: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("is_causal", "layer_types", "sliding_window", "dflash_config", "block_size")
+    return {key: config[key] for key in keys}
+
+
+def _constants(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What every export has, and an engine would not miss."""
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": "qwen3",
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "is_causal": False,
+        "layer_types": ["full_attention"] * config["num_hidden_layers"],
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+    }
+
+
+RULES = {
+    "config-keys": lint_rules.config_keys(CONFIG_KEYS, dflash_config=(METHOD_KEYS, OPTIONAL_METHOD_KEYS)),
+    "constants": lint_rules.constants(_constants),
+    "sizes": lint_rules.sizes,
+    "layer-ids": lint_rules.layer_ids("dflash_config", "target_layer_ids"),
+    "block": dflash_rules.block,
+    "mask-token": dflash_rules.mask_token,
+    "positions": lint_rules.positions,
+    "rope": lint_rules.rope,
+    "dtype": lint_rules.dtype(export_tensors),
+    "tensors": lint_rules.names(layout_shapes),
+    "shapes": lint_rules.shapes(layout_shapes),
+    "values": lint_rules.values(export_tensors),
+}

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from specflow.drafters.base import Committed, Inspectable
 from specflow.drafters.registry import get_method
 from specflow.drafters.training import Source
 
@@ -44,18 +45,17 @@ def anchors_of(documents: Sequence[Document], *, per_document: int) -> Iterator[
             yield Anchor(document=document, position=position)
 
 
-def decoding_hidden(proposer: Any, anchor: Anchor, *, cuts: Sequence[int] = ()) -> Tensor:
-    """``[B-1, H]``: the incremental forward; the prefix is committed in pieces of sizes ``cuts``, then the rest."""
-    features = anchor.document.features_TKH[: anchor.position]
+def decoding_hidden(proposer: Inspectable, anchor: Anchor, *, cuts: Sequence[int] = ()) -> Tensor:
+    """``[m, H]``: the incremental forward; the prefix is committed in pieces of sizes ``cuts``, then the rest."""
     proposer.reset(anchor.position)
     done = 0
     for size in [*cuts, anchor.position]:
         rows = min(size, anchor.position - done)
         if rows > 0:
-            proposer.extend(features[done : done + rows])
+            proposer.extend(Committed.of_text(anchor.document, done, done + rows))
             done += rows
-    hidden: Tensor = proposer.hidden(anchor.token)
-    return hidden.clone()
+    following_m = anchor.document.token_ids_T[anchor.position + 1 :][: proposer.num_proposals]
+    return proposer.hidden(anchor.token, following_m).clone()
 
 
 def rounds_of(anchor: Anchor, *, largest: int) -> list[int]:

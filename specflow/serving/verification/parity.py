@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from specflow.serving.layouts import dflash
+from specflow.drafters.base import Inspectable
+from specflow.serving.layouts.registry import get_layout
 from specflow.serving.verification.blocks import Anchor, decoding_hidden, rounds_of, training_hidden
 from specflow.serving.verification.check import Check
 
@@ -37,22 +37,24 @@ def export_as_drafter(draft: Path, drafter: Path, directory: Path, *, cast_only:
     """
     from safetensors.torch import load_file, save_file
 
+    layout = get_layout(json.loads((drafter / "manifest.json").read_text(encoding="utf-8"))["method"])
+
     config = json.loads((draft / "config.json").read_text(encoding="utf-8"))
     directory.mkdir(parents=True, exist_ok=True)
     if cast_only:
         geometry = json.loads((drafter / "config.json").read_text(encoding="utf-8"))
-        tensors = dflash.cast_tensors(load_file(str(drafter / "model.safetensors")), dtype=config["dtype"])
+        tensors = layout.export_tensors(load_file(str(drafter / "model.safetensors")), dtype=config["dtype"])
     else:
-        geometry = dflash.geometry_of(config)
+        geometry = layout.geometry_of(config)
         tensors = load_file(str(draft / "model.safetensors"))
     (directory / "config.json").write_text(json.dumps(geometry), encoding="utf-8")
-    save_file({name: t.float() for name, t in tensors.items()}, str(directory / "model.safetensors"))
+    save_file(layout.drafter_tensors(tensors), str(directory / "model.safetensors"))
     (directory / "manifest.json").write_bytes((drafter / "manifest.json").read_bytes())
     return directory
 
 
 def check_export(
-    anchors: Sequence[Anchor], *, trained: Any, cast: Any, exported: Any, head: Callable[[Tensor], Tensor], dtype: str
+    anchors: Sequence[Anchor], *, trained: Inspectable, cast: Inspectable, exported: Inspectable, dtype: str
 ) -> Check:
     """Compare proposers of the trained drafter, of its weights cast to ``dtype``, and of the export read back."""
     errors, differing, equal, total = [], 0, 0, 0
@@ -60,7 +62,7 @@ def check_export(
     for anchor in anchors:
         want, same, found = (decoding_hidden(p, anchor) for p in (trained, cast, exported))
         errors.append(relative_error(found, want))
-        proposals = head(found).argmax(-1) == head(want).argmax(-1)
+        proposals = exported.score(found).argmax(-1) == trained.score(want).argmax(-1)
         equal, total = equal + int(proposals.sum()), total + proposals.numel()
         if not torch.equal(found, same):
             differing += 1
@@ -91,9 +93,8 @@ def check_train_serve(
     *,
     method: str,
     network: nn.Module,
-    proposer: Any,
+    proposer: Inspectable,
     embed: Callable[[Tensor], Tensor],
-    head: Callable[[Tensor], Tensor],
 ) -> Check:
     """METHODS 9.2: the training forward with one anchor equals the incremental one, prefix cut into rounds."""
     errors, differing, ties, failures = [], 0, 0, []
@@ -103,7 +104,7 @@ def check_train_serve(
         errors.append(relative_error(found, want))
         if not errors[-1] <= TRAIN_SERVE_LIMIT:
             failures.append(f"{anchor}: relative error {errors[-1]:.3g}")
-        for row, gap in proposal_gaps(head(want), head(found)):
+        for row, gap in proposal_gaps(proposer.score(want), proposer.score(found)):
             differing += 1
             ties += gap <= TIE_LIMIT
             if gap > TIE_LIMIT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from specflow.drafters.base import Draw, Proposal, draw_rows
+from specflow.drafters.base import Committed, Draw, Proposal, draw_rows
 from specflow.drafters.registry import Host
 
 
@@ -33,15 +33,18 @@ class ToyProposer:
     def reset(self, capacity: int) -> None:
         self._last_H = torch.zeros(self._network.hidden_size)
 
-    def extend(self, features_TKH: Tensor) -> None:
-        if features_TKH.shape[0]:
-            self._last_H = features_TKH[-1, -1].float()
+    def extend(self, rows: Committed) -> None:
+        if rows.next_ids_T.numel():
+            self._last_H = rows.features_TKH[-1, -1].float()
 
     @torch.no_grad()
-    def hidden(self, anchor: int) -> Tensor:
+    def hidden(self, anchor: int, text_m: Tensor | None = None) -> Tensor:
         embed = self._host.embed(torch.tensor([anchor])).float()
         found: Tensor = self._network(self._last_H.unsqueeze(0), embed)[0]
         return found
+
+    def score(self, hidden_mH: Tensor) -> Tensor:
+        return self._host.head(hidden_mH)
 
     def propose(self, anchor: int) -> Tensor:
         return self._host.head(self.hidden(anchor)).argmax(dim=-1)

@@ -1,0 +1,72 @@
+"""What the layouts of all methods share: the rotary base in both forms, casts, files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LAYER_CONVENTION = "output_of_layer"
+"""Of our manifests, and of the ids in every layout."""
+
+
+def require_layer_convention(manifest: Mapping[str, Any]) -> None:
+    """``ValueError`` where the manifest's layer ids mean something else than the engine's."""
+    if manifest.get("layer_convention") != LAYER_CONVENTION:
+        raise ValueError(f"expected layer_convention {LAYER_CONVENTION!r}, found {manifest.get('layer_convention')!r}")
+
+
+def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Rotary parameters ``{rope_type, rope_theta, ...}`` from either form of a config; the newer form wins.
+
+    Raises ``ValueError`` where neither form gives a base, or the two contradict each other.
+    """
+    newer, older = config.get("rope_parameters"), config.get("rope_theta")
+    theta = (newer or {}).get("rope_theta", older)
+    if theta is None:
+        raise ValueError("expected rope_theta or rope_parameters.rope_theta, found neither")
+    if newer and older is not None and float(older) != float(theta):
+        raise ValueError(f"expected one rotary base, found rope_theta {older} and rope_parameters {newer}")
+    scaling = dict(config.get("rope_scaling") or {})
+    found = {**scaling, **(newer or {}), "rope_theta": float(theta)}
+    found["rope_type"] = found.get("rope_type") or found.pop("type", None) or "default"
+    return found
+
+
+def rope_keys(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """Both forms of the rotary parameters, as ``config.json`` has them."""
+    scaling = {k: v for k, v in rope.items() if k != "rope_theta"}
+    return {
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": scaling if scaling["rope_type"] != "default" else None,
+        "rope_parameters": dict(rope),
+    }
+
+
+def cast_tensors(tensors: Mapping[str, Tensor], *, dtype: str) -> dict[str, Tensor]:
+    """Contiguous copies in ``dtype``. Raises ``ValueError`` naming every tensor that the dtype cannot hold."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    limit = torch.finfo(kind).max
+    bad = [
+        f"{name}: largest magnitude {float(t.abs().max()):.4g}"
+        for name, t in tensors.items()
+        if not bool(torch.isfinite(t).all()) or float(t.abs().max()) > limit
+    ]
+    if bad:
+        raise ValueError(f"expected finite values within {limit:.4g} ({dtype}), found " + "; ".join(bad))
+    return {name: t.to(kind).contiguous() for name, t in sorted(tensors.items())}
+
+
+def write_layout(directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write ``config.json`` and ``model.safetensors`` to ``directory``, which is made if absent."""
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    save_file(dict(tensors), str(directory / "model.safetensors"), metadata={"format": "pt"})
