@@ -30,7 +30,7 @@ class LagQueue:
     def __init__(self, lag: int = LAG_ROUNDS) -> None:
         if lag < 1:
             raise ValueError(f"a lag of {lag} rounds: expected at least 1, or a budget would see the round it is for")
-        self._waiting: deque[dict[Slot, Floats] | None] = deque(maxlen=lag)
+        self._waiting: deque[tuple[dict[Slot, int], Floats] | None] = deque(maxlen=lag)
         self._lag = lag
 
     def publish(self, slots: Sequence[Slot], survival_RM: Floats | None) -> None:
@@ -38,7 +38,7 @@ class LagQueue:
         if survival_RM is not None and len(survival_RM) != len(slots):
             raise ValueError(f"survival of {len(survival_RM)} requests, {len(slots)} are running")
         # A copy: the caller may use its buffer again.
-        kept = None if survival_RM is None else {s: row.copy() for s, row in zip(slots, survival_RM, strict=True)}
+        kept = None if survival_RM is None else ({slot: i for i, slot in enumerate(slots)}, survival_RM.copy())
         self._waiting.append(kept)
 
     def lagged(self, slots: Sequence[Slot], num_proposals: int) -> Floats | None:
@@ -46,5 +46,7 @@ class LagQueue:
         snapshot = self._waiting[0] if len(self._waiting) == self._lag else None
         if snapshot is None:
             return None
-        unknown = np.ones(num_proposals)
-        return np.stack([snapshot.get(slot, unknown) for slot in slots]) if slots else np.ones((0, num_proposals))
+        rows, survival_RM = snapshot
+        with_unknown = np.concatenate((survival_RM, np.ones((1, num_proposals))))
+        found: Floats = with_unknown[[rows.get(slot, -1) for slot in slots]]
+        return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,7 +53,8 @@ class Lengths:
             limits = Limits(num_proposals=num_proposals)
             self._planner = Planner(mode=mode, limits=limits, cost=cost, buckets=buckets)
 
-    def next(self, slots: Sequence[Slot], survival_RM: Floats | None) -> Counts:
+    def next(self, slots: Counts, generations: Counts, survival_RM: Floats | None) -> Counts:
         if self._planner is None:
             return np.full(len(slots), self._fixed, dtype=np.int64)
-        return self._planner.plan(slots, survival_RM)
+        places = [Slot(*place) for place in zip(slots.tolist(), generations.tolist(), strict=True)]
+        return self._planner.plan(places, survival_RM)

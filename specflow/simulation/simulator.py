@@ -12,7 +12,6 @@ import numpy as np
 
 from specflow.costs.buckets import Buckets
 from specflow.costs.tables import CostTable
-from specflow.scheduling.lag import Slot
 from specflow.simulation.load import Arrivals, Load
 from specflow.simulation.policy import Lengths, Policy
 from specflow.simulation.traces import Traces
@@ -74,6 +73,8 @@ class _Run:
         self._arrived = np.zeros(size)
         self._generation = np.zeros(size, dtype=np.int64)
         self._busy = np.zeros(size, dtype=np.bool_)
+        self._deck: list[int] = []
+        self._counted = 0
         self._clock = 0.0
         self._lived: list[float] = []
 
@@ -104,7 +105,7 @@ class _Run:
         for slot in np.flatnonzero(~self._busy):
             if self._arrivals.next > self._clock:
                 return
-            q = int(self._random.integers(len(self._traces.first_Q)))
+            q = self._draw()
             self._busy[slot], self._request[slot], self._round[slot] = True, q, 0
             self._left[slot] = self._traces.tokens_Q[q]
             self._generation[slot] += 1
@@ -116,13 +117,18 @@ class _Run:
             else:
                 self._clock += self._prefill
 
+    def _draw(self) -> int:
+        """Every request once in a random order, then again: so a short run has the same mix as a long one."""
+        if not self._deck:
+            self._deck = self._random.permutation(len(self._traces.first_Q)).tolist()
+        return self._deck.pop()
+
     def _step(self) -> tuple[int, int]:
         """One round of all running requests: tokens delivered and rows verified."""
         slots, traces = np.flatnonzero(self._busy), self._traces
         rounds = traces.first_Q[self._request[slots]] + self._round[slots]
         survival = None if traces.survival_NM is None or self._plain else traces.survival_NM[rounds]
-        places = [Slot(int(s), int(g)) for s, g in zip(slots, self._generation[slots], strict=True)]
-        lengths = self._lengths.next(places, survival)
+        lengths = self._lengths.next(slots, self._generation[slots], survival)
         committed = np.minimum(traces.accepted_N[rounds], lengths - 1) + 1
         delivered = np.minimum(committed, self._left[slots])
         verified = int(lengths.sum())

@@ -34,8 +34,15 @@ class Traces:
     """Delivered after the first token."""
 
     def mean_tokens(self, length: int) -> float:
-        """Tokens per round with ``length`` proposals verified, the target's own included."""
-        return float(np.minimum(self.accepted_N, length).mean()) + 1.0
+        """Delivered tokens per round with ``length`` proposals verified; a request's last round may deliver fewer."""
+        committed_N = np.minimum(self.accepted_N, length) + 1
+        rounds = 0
+        for first, count, tokens in zip(self.first_Q, self.rounds_Q, self.tokens_Q, strict=True):
+            reached = np.cumsum(committed_N[first : first + count])
+            # Whole turns through the request's rounds, then the part of the last one.
+            turns, left = divmod(int(tokens) - 1, int(reached[-1]))
+            rounds += turns * int(count) + int(np.searchsorted(reached, left + 1)) + 1
+        return float(self.tokens_Q.sum() / rounds)
 
 
 def traces_of(
