@@ -56,7 +56,7 @@ def test_equals_brute_force_with_ties() -> None:
         limits = Limits(num_proposals=positions, shortest=shortest, longest=longest)
         budget = int(random.integers(0, survival.size + 2))
         assert allocate(survival, budget, limits).tolist() == by_hand(survival, budget, limits)
-    assert ties > 9000
+    assert ties > 8000
 
 
 def test_budget_equals_brute_force() -> None:
@@ -64,7 +64,7 @@ def test_budget_equals_brute_force() -> None:
     first_of_equals = 0
     for _ in range(2000):
         requests, positions = int(random.integers(1, 5)), int(random.integers(1, 5))
-        survival = np.cumprod(random.choice([1.0, 0.5, 0.75, 1e-7], size=(requests, positions)), axis=1)
+        survival = np.cumprod(random.choice([1.0, 1.0, 1.0, 0.5, 1e-7], size=(requests, positions)), axis=1)
         probes = np.unique(random.integers(1, 25, size=4))
         rates = -np.sort(-random.choice([64.0, 32.0, 16.0, 8.0], size=len(probes)))
         table = RowTable(rows=tuple(probes.tolist()), rounds_per_second=tuple(rates.tolist()), max_rows=100)
@@ -78,7 +78,7 @@ def test_budget_equals_brute_force() -> None:
         found = host_budget(survival, table)
         assert found.positions == min(k for k, v in enumerate(values) if v >= best * (1 - 1e-12))
         assert found.tokens_per_second == pytest.approx(best)
-    assert first_of_equals > 20
+    assert first_of_equals > 5
 
 
 SURVIVAL = npst.arrays(np.float64, (3, 4), elements=st.floats(0.01, 1.0)).map(lambda a: np.cumprod(a, axis=1))

@@ -99,9 +99,10 @@ def test_a_scheduler_is_between_its_bounds() -> None:
         fixed = max(predict(known, Policy(kind="fixed", length=n), load).tokens_per_second for n in range(5))
         for kind in ("causal", "lagged"):
             scheduled = predict(known, Policy(kind=kind), load)  # type: ignore[arg-type]
-            assert scheduled.tokens_per_second > 0.97 * fixed
+            # A budget of two rounds ago fits badly where few requests run and rounds differ.
+            assert scheduled.tokens_per_second > (0.97 if kind == "causal" else 0.9) * fixed
             assert 1.0 <= scheduled.rows_per_request <= 5.0
-    assert predict(known, Policy(kind="lagged"), Load(concurrency=64)).tokens_per_second > 1.03 * fixed_at(known, 64)
+    assert predict(known, Policy(kind="lagged"), Load(concurrency=64)).tokens_per_second > 1.1 * fixed_at(known, 64)
 
 
 def fixed_at(known: Evidence, concurrency: int) -> float:

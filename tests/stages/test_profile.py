@@ -56,7 +56,7 @@ def test_tables_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_flat_profile_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StageError, match="these timings make no cost table:\n.*a flat table"):
+    with pytest.raises(StageError, match=r"these timings make no cost table:\n.*a flat table"):
         run(tmp_path, monkeypatch, lambda split: 0.01)
 
 
