@@ -11,6 +11,7 @@ from specflow.config.base import Section
 from specflow.config.bench import BenchParams
 from specflow.config.calibrate import CalibrateParams
 from specflow.config.capture import CaptureParams
+from specflow.config.compare import CompareParams
 from specflow.config.export import ExportParams
 from specflow.config.methods import AnyDrafter
 from specflow.config.profile import ProfileParams
@@ -46,4 +47,7 @@ class Config(Section):
     export: ExportParams = Field(default=ExportParams(), description="Layout for a serving engine.")
     verify: VerifyParams = Field(default=VerifyParams(), description="Proofs of equality.")
     bench: BenchParams = Field(default=BenchParams(), description="Timing.")
+    compare: CompareParams = Field(
+        default=CompareParams(), description="Drafters against each other; in flow `compare-drafters`."
+    )
     report: ReportParams = Field(default=ReportParams(), description="The report.")

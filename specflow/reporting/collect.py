@@ -83,6 +83,8 @@ class ReportData:
     features: Mapping[str, Any]
     """Metrics of the capture."""
     lineage: Sequence[Mapping[str, Any]]
+    comparison: Mapping[str, Any] | None = None
+    """``comparison.json``."""
     """``kind, item, key, inputs, parameters`` of each artifact."""
 
 
@@ -94,12 +96,14 @@ def gather(
     benchmarks: Sequence[Made],
     data: Sequence[Made],
     documents: Iterable[TokenDocument],
+    comparison: Made | None = None,
 ) -> ReportData:
     """Join artifacts by drafter key. ``data``: features, tokens and conversations, in any order."""
     return ReportData(
         title=title,
         drafters=[_drafter(made, verifications, benchmarks) for made in sorted(drafters, key=_name)],
         corpus=_corpus(documents, data),
+        comparison=_json(comparison.path / "comparison.json") if comparison else None,
         features=next((dict(a.metrics) for a in data if a.kind == "features"), {}),
         lineage=[
             {

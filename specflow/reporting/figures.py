@@ -64,7 +64,7 @@ def length_figure(corpus: Corpus) -> PageFigure:
         }
         for split, counts in corpus.length_counts.items()
     ]  # fmt: skip
-    return _figure(
+    return page_figure(
         "data-length", "Length of a document", "Documents by their tokens; each bin is twice as wide as the last.",
         data or [{"type": "bar", "x": [], "y": []}],
         {
@@ -78,7 +78,7 @@ def length_figure(corpus: Corpus) -> PageFigure:
 def share_figure(corpus: Corpus) -> PageFigure:
     """Histogram of the supervised share of the documents."""
     labels = [f"{100 * i // SHARE_BINS}–{100 * (i + 1) // SHARE_BINS}" for i in range(SHARE_BINS)]
-    return _figure(
+    return page_figure(
         "data-share",
         "Supervised share of a document",
         "Documents by the share of their tokens that are the target's own answer.",
@@ -104,7 +104,7 @@ def _rates(groups: Mapping[str, Any], prefix: str) -> PageFigure:
         }
         for side, label, colour in sides
     ]
-    return _figure(
+    return page_figure(
         f"{prefix}rates", "Tokens per second", "Tokens after the first over the time from the first to the last.",
         data, {"barmode": "group", "yaxis": {"title": {"text": "tokens/s"}}},
     )  # fmt: skip
@@ -119,7 +119,7 @@ def _tau(groups: Mapping[str, Any], prefix: str) -> PageFigure:
         }
         for kind, group in groups.items()
     ]  # fmt: skip
-    return _figure(
+    return page_figure(
         f"{prefix}tau", "Tau by kind of prompt", "Tokens per round, bonus or correction included; 1 is plain decoding.",
         data, {"showlegend": False, "yaxis": {"title": {"text": "tokens per round"}}},
     )  # fmt: skip
@@ -143,7 +143,7 @@ def _acceptance(groups: Mapping[str, Any], prefix: str, which: str, title: str, 
         "xaxis": {"title": {"text": "position after the anchor"}, "dtick": 1},
         "yaxis": {"range": [0, 1.03], "tickformat": ".0%"},
     }
-    return _figure(f"{prefix}{which}", title, note, data, layout)
+    return page_figure(f"{prefix}{which}", title, note, data, layout)
 
 
 def _round(groups: Mapping[str, Any], prefix: str) -> PageFigure:
@@ -157,7 +157,7 @@ def _round(groups: Mapping[str, Any], prefix: str) -> PageFigure:
         for part, colour in ROUND_PARTS.items()
     ]  # fmt: skip
     layout = {"barmode": "stack", "xaxis": {"title": {"text": "ms"}}, "yaxis": {"autorange": "reversed"}}
-    return _figure(
+    return page_figure(
         f"{prefix}round", "Where a round spends its time", "Mean of one round. State: keys, values and features.",
         data, layout,
     )  # fmt: skip
@@ -175,7 +175,7 @@ def _per_token(groups: Mapping[str, Any], prefix: str) -> PageFigure:
         }
         for part, label, colour in parts
     ]  # fmt: skip
-    return _figure(
+    return page_figure(
         f"{prefix}per-token", "Time per token, predicted and measured",
         "Predicted: the run's mean round time over the kind's tau.",
         data, {"barmode": "group", "yaxis": {"title": {"text": "ms"}}},
@@ -188,7 +188,7 @@ def _loss(drafter: DrafterResult, prefix: str) -> PageFigure:
     raw = {"name": name, "y": series.values, "line": {"color": PLAIN, "width": 1}, "opacity": 0.5}
     mean = {"name": "moving mean", "y": smooth(series.values), "line": {"color": DRAFTER, "width": 2.5}}
     data = [{"type": "scatter", "mode": "lines", "x": list(series.steps), **line} for line in (raw, mean)]
-    return _figure(
+    return page_figure(
         f"{prefix}loss", "Training loss", "Cross-entropy in nats, weighted by position.", data,
         {"xaxis": {"title": {"text": "optimiser step"}}},
     )  # fmt: skip
@@ -197,7 +197,7 @@ def _loss(drafter: DrafterResult, prefix: str) -> PageFigure:
 def _learning_rate(drafter: DrafterResult, prefix: str) -> PageFigure:
     series = drafter.curves.learning_rate
     line = {"type": "scatter", "mode": "lines", "x": list(series.steps), "y": list(series.values)}
-    return _figure(
+    return page_figure(
         f"{prefix}rate", "Learning rate", "At each point of the curve.",
         [{**line, "line": {"color": DRAFTER, "width": 2.5}, "hovertemplate": "step %{x}: %{y:.2e}"}],
         {
@@ -212,7 +212,7 @@ def _gradient_norm(drafter: DrafterResult, prefix: str) -> PageFigure:
     raw = {"name": "one step", "y": list(series.values), "line": {"color": PLAIN, "width": 1}, "opacity": 0.5}
     mean = {"name": "moving mean", "y": smooth(series.values), "line": {"color": DRAFTER, "width": 2.5}}
     data = [{"type": "scatter", "mode": "lines", "x": list(series.steps), **line} for line in (raw, mean)]
-    return _figure(
+    return page_figure(
         f"{prefix}gradient", "Gradient norm", "Over all parameters, before clipping; logarithmic.", data,
         {"xaxis": {"title": {"text": "optimiser step"}}, "yaxis": {"type": "log"}},
     )  # fmt: skip
@@ -231,7 +231,7 @@ def _heldout(drafter: DrafterResult, prefix: str) -> PageFigure:
         }
         for name, series, colour in [*lines, ("all", curves.tau, INK)]
     ]  # fmt: skip
-    return _figure(
+    return page_figure(
         f"{prefix}heldout", "Held-out tau during training",
         "The network in training walks over stored greedy answers to prompts that are never trained on. Shades: 95 % "
         "bootstrap intervals over documents.",
@@ -266,7 +266,7 @@ def _thousand(value: float | None) -> float | None:
     return None if value is None else 1000 * value
 
 
-def _figure(id: str, title: str, note: str, data: Sequence[Any], layout: Mapping[str, Any]) -> PageFigure:
+def page_figure(id: str, title: str, note: str, data: Sequence[Any], layout: Mapping[str, Any]) -> PageFigure:
     """Checked by Plotly's own schema, then serialised with sorted keys."""
     import plotly.graph_objects as go
 

@@ -8,6 +8,8 @@ from typing import Any
 from specflow.reporting import text
 from specflow.reporting.collect import Corpus, DrafterResult, ReportData
 from specflow.reporting.figures import drafter_figures, length_figure, share_figure
+from specflow.reporting.ranking import RANKING_HEAD, cells
+from specflow.reporting.ranking_figures import ranking_figures
 from specflow.reporting.summary import best_drafter, headline
 
 EXAMPLE_LENGTH = 160
@@ -30,7 +32,8 @@ def render_html(data: ReportData) -> str:
         best=best,
         lead=_lead(best) if best else "",
         cards=_cards(best) if best else [],
-        comparison=_comparison(data.drafters) if len(data.drafters) > 1 else None,
+        comparison=_comparison(data.drafters) if len(data.drafters) > 1 and best else None,
+        ranking=_ranking(data.comparison) if data.comparison else None,
         drafters=[_drafter(d) for d in data.drafters],
         corpus=_corpus(data.corpus),
         features_rows=_features(data.features),
@@ -119,6 +122,23 @@ def _comparison(drafters: Sequence[DrafterResult]) -> dict[str, Any]:
         else:
             rows.append([drafter.name, *[text.NONE] * 5])
     return {"head": ["drafter", "plain tok/s", "drafter tok/s", "tau", "speed-up", "95 % interval"], "rows": rows}
+
+
+def _ranking(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Drafters measured in turn with plain decoding, in one run."""
+    rows = record["rows"]
+    last = [row for row in rows if row["concurrency"] == max(r["concurrency"] for r in rows)]
+    first = last[0]
+    return {
+        "lead": (
+            f"With {first['concurrency']} in flight the quickest is {first['mode']}: "
+            f"{text.number(first['tokens_per_second'], 1)} tokens per second."
+        ),
+        "note": f"All modes took turns in one run. Tokens per second: {record['conventions']['tokens_per_second']}.",
+        "head": RANKING_HEAD,
+        "rows": [cells(row) for row in rows],
+        "figures": ranking_figures(rows),
+    }
 
 
 def _drafter(drafter: DrafterResult) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from specflow.reporting import text
 from specflow.reporting.collect import DrafterResult, ReportData
@@ -17,7 +17,9 @@ from specflow.reporting.summary import best_drafter
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Panel = Callable[["Axes", DrafterResult], None]
+
+class Panel(Protocol):
+    def __call__(self, axes: Axes, drafter: DrafterResult) -> None: ...
 
 
 def write_plots(data: ReportData, directory: Path) -> list[Path]:

@@ -33,6 +33,7 @@ def summary(data: ReportData) -> dict[str, Any]:
         "best_drafter": best.name if best else None,
         **(drafters[best.name] if best else {}),
         "drafters": drafters,
+        "ranking": data.comparison["rows"] if data.comparison else None,
     }
 
 

@@ -15,6 +15,7 @@ INPUTS: Mapping[str, Arity] = {
     "drafter": Arity.MANY,
     "verification": Arity.MANY,
     "benchmark": Arity.MANY,
+    "comparison": Arity.OPTIONAL,
     "features": Arity.ONE,
     "tokens": Arity.ONE,
     "conversations": Arity.ONE,
@@ -50,13 +51,15 @@ def run(inputs: Inputs, params: ReportParams, context: Context) -> Metrics:
         benchmarks=inputs.all("benchmark"),
         data=[inputs.one("conversations"), tokens, inputs.one("features")],
         documents=iterate_documents(tokens.path),
+        comparison=inputs.optional("comparison"),
     )
     found = summary(data)
     (context.output / "summary.json").write_text(json.dumps(found, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     pictures = write_plots(data, context.output)
     page = context.output / "report.html"
     page.write_text(render_html(data), encoding="utf-8")
-    context.log(summary_table(data.drafters))
+    if any(drafter.benchmark for drafter in data.drafters):
+        context.log(summary_table(data.drafters))
     context.log(f"report: {page.name} and {len(pictures)} pictures in this artifact")
     keys = ("best_drafter", "baseline_tokens_per_second", "drafter_tokens_per_second", "speedup", "tau")
     return {key: found.get(key) for key in keys}

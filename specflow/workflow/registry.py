@@ -11,9 +11,20 @@ from specflow.stages.contract import StageModule
 from specflow.workflow.code_version import CodeVersions, code_versions
 
 STAGE_NAMES = (
-    "target", "regenerate", "tokenize", "vocab", "capture", "train", "calibrate", "profile",
-    "export", "verify", "bench", "report",
-)  # fmt: skip
+    "target",
+    "regenerate",
+    "tokenize",
+    "vocab",
+    "capture",
+    "train",
+    "calibrate",
+    "profile",
+    "export",
+    "verify",
+    "bench",
+    "compare",
+    "report",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def test_advice(tmp_path: Path) -> None:
     assert "costs measured on: embedded engine, fp32, 1 threads, a processor, 64 positions of context" in found["notes"]
     shown = specflow("advise", "--store", tmp_path, "--concurrency", "4", "--drafter", "slow")
     assert shown.exit_code == 0, shown.output
-    assert "sure" not in shown.stdout
+    assert "lagged" not in shown.stdout
     assert "slow: no confidence, so a scheduler has nothing to go by" in shown.stdout
     assert shown.stdout.rstrip().splitlines()[-1].startswith("use no drafter: nothing is faster here; expect ")
 

@@ -16,6 +16,12 @@ from specflow.simulation.predict import predict
 from tests.simulation.helpers import TABLE, evidence, random_requests
 
 
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specflow.simulation.predict.REQUEST_ROUNDS", 1600)
+    monkeypatch.setattr("specflow.simulation.predict.MOST_ROUNDS", 400)
+
+
 def test_the_best_of_two_drafters() -> None:
     quick, slow = evidence(name="quick", beside=0.0), evidence(name="slow", beside=0.01, confident=False)
     found = advise([slow, quick], Load(concurrency=8), curve=(1, 512))
