@@ -7,6 +7,7 @@ only where there is enough to learn from and where it makes the error smaller on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -88,7 +89,7 @@ def survival_of(logits_NM: NDArray[np.float32], temperatures: Sequence[float] | 
 def best_of(errors: Floats) -> int:
     """Index of the smallest error; among equal ones the temperature nearest to 1, then the larger."""
     tied = np.flatnonzero(errors <= errors.min() + TIE)
-    return int(min(tied, key=lambda i: (round(abs(np.log(GRID[i])), 9), -GRID[i])))
+    return int(min(tied, key=lambda i: (round(abs(math.log(GRID[i])), 9), -GRID[i])))
 
 
 def _fit_position(

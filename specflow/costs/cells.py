@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +42,7 @@ class Cell:
     def noise(self) -> float:
         """Standard error of the median, as a share of it."""
         deviation = NORMAL_MAD * float(np.median(np.abs(np.asarray(self.seconds) - self.median)))
-        return MEDIAN_ERROR * deviation / len(self.seconds) ** 0.5 / self.median
+        return MEDIAN_ERROR * deviation / math.sqrt(len(self.seconds)) / self.median
 
     def as_json(self) -> dict[str, Any]:
         return {

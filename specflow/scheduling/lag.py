@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 class Slot(NamedTuple):
     """Where a request runs, and the how manieth request of that place it is."""
 
-    index: int
+    place: int
     generation: int
 
 

@@ -12,7 +12,7 @@ from specflow.costs.tables import CostTable
 from specflow.scheduling.allocation import Counts
 from specflow.scheduling.lag import Slot
 from specflow.scheduling.limits import Limits
-from specflow.scheduling.planner import Planner
+from specflow.scheduling.planner import Mode, Planner
 from specflow.simulation.traces import Floats
 
 Kind = Literal["plain", "fixed", "causal", "lagged"]
@@ -39,7 +39,7 @@ PLAIN = Policy(kind="plain")
 def policies_of(num_proposals: int, *, confident: bool) -> list[Policy]:
     """All that a drafter allows, the simplest first."""
     fixed = [Policy(kind="fixed", length=length) for length in range(1, num_proposals + 1)]
-    return [*fixed, *(Policy(kind=k) for k in ("causal", "lagged") if confident)]  # type: ignore[arg-type]
+    return [*fixed, *(Policy(kind=k) for k in ("causal", "lagged") if confident)]
 
 
 class Lengths:
@@ -49,7 +49,7 @@ class Lengths:
         self._fixed = policy.length + 1
         self._planner: Planner | None = None
         if policy.scheduled:
-            mode = "causal" if policy.kind == "causal" else "lagged"
+            mode: Mode = "causal" if policy.kind == "causal" else "lagged"
             limits = Limits(num_proposals=num_proposals)
             self._planner = Planner(mode=mode, limits=limits, cost=cost, buckets=buckets)
 

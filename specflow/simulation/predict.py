@@ -64,7 +64,8 @@ def break_even(gain: Callable[[int], float], *, largest: int = LARGEST) -> int |
     paying = [c for c in powers if gain(c) > 1.0]
     if not paying:
         return None
-    low, high = paying[-1], min(2 * paying[-1], largest)
+    low: int = paying[-1]
+    high = min(2 * low, largest)
     if low == powers[-1] and (low == largest or gain(largest) > 1.0):
         return largest
     while high - low > 1:
