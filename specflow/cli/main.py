@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import specflow
-from specflow.cli import artifacts, doctor, features, files, flows, inspect, kernels, lint, serve, stages
+from specflow.cli import advise, artifacts, doctor, features, files, flows, inspect, kernels, lint, serve, stages
 from specflow.cli.group import Group
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ files.register(app)
 doctor.register(app)
 flows.register(app)
 artifacts.register(app)
+advise.register(app)
 inspect.register(app)
 features.register(app)
 kernels.register(app)

@@ -161,3 +161,7 @@ class DrafterParams(Section):
     def about_parameters(self, *, hidden_size: int, features: int) -> int | None:
         """Roughly how many weights are trained for a target of this size; none: not known before it is here."""
         return None
+
+    def gives_confidence(self) -> bool | None:
+        """Whether its proposals come with a confidence, which `calibrate` needs; none: not known before it is here."""
+        return None

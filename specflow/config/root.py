@@ -9,11 +9,13 @@ from pydantic import Field
 
 from specflow.config.base import Section
 from specflow.config.bench import BenchParams
+from specflow.config.calibrate import CalibrateParams
 from specflow.config.capture import CaptureParams
 from specflow.config.compare import CompareParams
 from specflow.config.export import ExportParams
 from specflow.config.methods import AnyDrafter
 from specflow.config.parity import ParityParams
+from specflow.config.profile import ProfileParams
 from specflow.config.regenerate import RegenerateParams
 from specflow.config.report import ReportParams
 from specflow.config.target import TargetParams
@@ -37,6 +39,12 @@ class Config(Section):
     vocab: VocabParams = Field(default=VocabParams(), description="The draft vocabulary; in flow `vocabulary`.")
     capture: CaptureParams = Field(description="The target's hidden states.")
     drafters: dict[DrafterName, AnyDrafter] = Field(min_length=1, description="Drafters to make, by name.")
+    calibrate: CalibrateParams = Field(
+        default=CalibrateParams(), description="Temperatures of a drafter's confidence; in flow `calibration`."
+    )
+    profile: ProfileParams = Field(
+        default=ProfileParams(), description="What target passes cost; in flow `calibration`."
+    )
     export: ExportParams = Field(default=ExportParams(), description="Layout for a serving engine.")
     verify: VerifyParams = Field(default=VerifyParams(), description="Proofs of equality.")
     parity: ParityParams = Field(

@@ -21,6 +21,8 @@ class Round:
     verify_seconds: float = 0.0
     state_seconds: float = 0.0
     other_seconds: float = 0.0
+    confidence: tuple[float, ...] | None = None
+    """Raw confidence logits of the proposals; none where the drafter has none."""
 
 
 @dataclass(slots=True, kw_only=True)

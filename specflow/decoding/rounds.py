@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import torch
+from torch import Tensor
 
 from specflow.decoding.chooser import Chooser, Drafting, choose_tokens
 from specflow.decoding.drafts import Draft, longest_path, rows_of, tokens_of, verify_drafts
@@ -19,7 +20,7 @@ from specflow.decoding.records import Generation, Round
 from specflow.decoding.slots import Plan
 from specflow.decoding.trees import Tree, TreeShape, draft_tree
 from specflow.decoding.verification import verify_chains
-from specflow.drafters.base import Committed, Expands, Proposal, Proposer, Samples
+from specflow.drafters.base import Committed, Expands, Proposal, Proposer, Samples, confidence_of
 from specflow.targets.base import TargetOutput
 
 
@@ -111,10 +112,11 @@ class Rounds:
         """One round of every running request."""
         count, started = self.active, perf_counter()
         drafts: list[Draft] = []
-        seconds = []
+        seconds, confidences = [], []
         for slot in self._slots:
             begin = perf_counter()
             drafts.append(slot.chain() if self._tree is None else slot.tree(self._tree))
+            confidences.append(_numbers(confidence_of(slot.proposer)))
             seconds.append(perf_counter() - begin)
         drafted = perf_counter()
         if self._running.batch != count:
@@ -140,6 +142,7 @@ class Rounds:
                     verify_seconds=(verified - drafted) / count,
                     state_seconds=now - stated,
                     other_seconds=idle + (stated - before),
+                    confidence=confidences[row],
                 )
             )
             before = now
@@ -190,6 +193,10 @@ class Rounds:
             self._slots[row] = moved
         self._free.append(done.proposer)
         self.plan.finish(done.request, done.generation)
+
+
+def _numbers(values_m: Tensor | None) -> tuple[float, ...] | None:
+    return None if values_m is None else tuple(values_m.tolist())
 
 
 def _committed(output: TargetOutput, request: int, rows: list[int] | slice, next_ids: list[int]) -> Committed:

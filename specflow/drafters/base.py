@@ -144,6 +144,24 @@ class Expands(Protocol):
         ...
 
 
+@runtime_checkable
+class Confident(Protocol):
+    """A proposer that says how sure it is of its proposals; it need not be asked, and some drafters are not."""
+
+    @property
+    def confidence_m(self) -> Tensor | None:
+        """``[m]`` fp32 raw logits (before any temperature and the sigmoid) of the last proposal.
+
+        Logit i is of: proposal i is accepted, given that all before it are. None where the drafter has no confidence.
+        """
+        ...
+
+
+def confidence_of(proposer: Proposer) -> Tensor | None:
+    """Raw confidence logits ``[m]`` of what ``proposer`` proposed last; none where it has none."""
+    return proposer.confidence_m if isinstance(proposer, Confident) else None
+
+
 def draw_rows(logits_mV: Tensor, draw: Draw) -> Proposal:
     """A chain whose rows do not depend on the tokens drawn before them."""
     drawn = [draw(row_V) for row_V in logits_mV]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,35 +11,11 @@ from specflow.reporting import text
 from specflow.reporting.collect import DrafterResult, ReportData
 from specflow.reporting.curves import Band, smooth
 from specflow.reporting.palette import DRAFTER, PLAIN, PREDICTED, ROUND_PARTS, series_colours
+from specflow.reporting.panels import GRID, INK, SOFT, legend_above, save_panels
 from specflow.reporting.summary import best_drafter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-INK, SOFT, GRID = "#1F2733", "#5B6675", "#E3E7EC"
-DPI = 144
-_STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": SOFT,
-    "axes.edgecolor": "#C5CCD5",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-}
 
 
 class Panel(Protocol):
@@ -84,7 +60,7 @@ def rates(axes: Axes, drafter: DrafterResult) -> None:
     axes.set_xticks(list(places), list(groups))
     axes.set_title("Tokens per second", pad=28)
     axes.grid(axis="y", color=GRID)
-    _legend_above(axes, 2)
+    legend_above(axes, 2)
 
 
 def cumulative(axes: Axes, drafter: DrafterResult) -> None:
@@ -139,7 +115,7 @@ def heldout_tau(axes: Axes, drafter: DrafterResult) -> None:
     axes.set_xlabel("optimiser step")
     axes.grid(color=GRID)
     if curves.tau.steps:
-        _legend_above(axes, len(colours) + 1)
+        legend_above(axes, len(colours) + 1)
 
 
 def _shade(axes: Axes, band: Band | None, colour: str) -> None:
@@ -161,7 +137,7 @@ def round_split(axes: Axes, drafter: DrafterResult) -> None:
     axes.set_ylim(len(groups) - 0.4, -0.6)
     axes.set_title("Milliseconds of one round", pad=28)
     axes.grid(axis="x", color=GRID)
-    _legend_above(axes, len(ROUND_PARTS))
+    legend_above(axes, len(ROUND_PARTS))
 
 
 def time_per_token(axes: Axes, drafter: DrafterResult) -> None:
@@ -174,7 +150,7 @@ def time_per_token(axes: Axes, drafter: DrafterResult) -> None:
     axes.set_xticks(range(len(groups)), list(groups))
     axes.set_title("Milliseconds per token", pad=28)
     axes.grid(axis="y", color=GRID)
-    _legend_above(axes, len(parts))
+    legend_above(axes, len(parts))
 
 
 def _acceptance(axes: Axes, drafter: DrafterResult, which: str, title: str) -> None:
@@ -191,19 +167,7 @@ def _acceptance(axes: Axes, drafter: DrafterResult, which: str, title: str) -> N
     axes.set_ylabel("%")
     axes.set_xticks(range(1, 1 + max(len(g["acceptance"][which]) for g in groups.values())))
     axes.grid(color=GRID)
-    _legend_above(axes, len(groups))
-
-
-def _legend_above(axes: Axes, entries: int) -> None:
-    """Between title and plot, where it never covers a line; at most six entries a row."""
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 1),
-        ncols=min(entries, 6),
-        borderaxespad=0.3,
-        columnspacing=1.2,
-        handlelength=1.2,
-    )
+    legend_above(axes, len(groups))
 
 
 def _groups(drafter: DrafterResult) -> dict[str, Mapping[str, Any]]:
@@ -215,25 +179,3 @@ def _groups(drafter: DrafterResult) -> dict[str, Mapping[str, Any]]:
 
 def _save(drafter: DrafterResult, panels: Sequence[Panel], path: Path) -> None:
     save_panels([partial(panel, drafter=drafter) for panel in panels], path)
-
-
-def save_panels(panels: Sequence[Callable[[Axes], None]], path: Path) -> None:
-    """Panels side by side, in the style of all pictures."""
-    import matplotlib
-
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(len(panels))
-        for axes, panel in zip(figure.axes, panels, strict=True):
-            panel(axes)
-        figure.savefig(path, dpi=DPI, facecolor="white", metadata={"Software": None})
-
-
-def _figure(panels: int) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2 * panels, 3.7), layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.15, h_pad=0.1, wspace=0.06)  # type: ignore[union-attr, call-arg]
-    figure.subplots(1, panels)
-    return figure

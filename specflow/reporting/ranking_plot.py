@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from specflow.reporting import text
 from specflow.reporting.palette import PLAIN as GREY
 from specflow.reporting.palette import series_colours
-from specflow.reporting.plots import GRID, save_panels
+from specflow.reporting.panels import GRID, save_panels
 from specflow.reporting.ranking import PLAIN
 
 if TYPE_CHECKING:

@@ -144,7 +144,7 @@ class StageModule(Protocol):
     """The static type of a stage module.
 
     It may also have ``check_upstream(sections) -> Iterable[Problem]``: what is wrong with the sections of the stages
-    that it depends on (by the stage's name), each ``where`` from the root of the configuration.
+    that it depends on and its own (by the stage's name), each ``where`` from the root of the configuration.
     """
 
     NAME: str

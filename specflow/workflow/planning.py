@@ -256,7 +256,9 @@ def _unfit_upstream(
         check = getattr(registry.load(candidate.node.stage), "check_upstream", None)
         if check is None or candidate.state == "cached":
             continue
-        for problem in check({by_id[name].stage: by_id[name].params for name in _ancestors(candidate.id, by_id)}):
+        own = {candidate.node.stage: candidate.node.params}
+        above = {by_id[name].stage: by_id[name].params for name in _ancestors(candidate.id, by_id)}
+        for problem in check(above | own):
             found[problem.where] = InputProblem(
                 location=locate(problem.where),
                 path=problem.where,

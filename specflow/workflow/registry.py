@@ -17,6 +17,8 @@ STAGE_NAMES = (
     "vocab",
     "capture",
     "train",
+    "calibrate",
+    "profile",
     "export",
     "verify",
     "parity",

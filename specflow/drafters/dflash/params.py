@@ -88,6 +88,9 @@ class BlockParams(DrafterParams):
         """A decoder layer has about 12 squares of the hidden size, the map of the features one for each."""
         return hidden_size * hidden_size * (12 * self.num_layers + features)
 
+    def gives_confidence(self) -> bool:
+        return False
+
 
 class Params(BlockParams):
     """DFlash: a whole block of proposals in one pass."""

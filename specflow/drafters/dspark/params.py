@@ -53,6 +53,9 @@ class Params(DrafterParams):
             raise ValueError("expected ce_weight or l1_weight above 0, found both 0: nothing would train the drafter")
         return self
 
+    def gives_confidence(self) -> bool:
+        return self.confidence
+
     def about_parameters(self, *, hidden_size: int, features: int) -> int:
         """The backbone alone: a layer has about 12 squares of the hidden size, the map of the features one each."""
         return hidden_size * hidden_size * (12 * self.num_layers + features)

@@ -54,6 +54,9 @@ class Params(DrafterParams):
         default=False, description="The state that goes on to the next step is taken after the final norm."
     )
 
+    def gives_confidence(self) -> bool:
+        return False
+
     def about_parameters(self, *, hidden_size: int, features: int) -> int:
         """A decoder layer has about 12 squares of the hidden size, the first one 3 more; then fusion and own head."""
         own_head = (self.draft_vocab_size or 0) * hidden_size

@@ -16,8 +16,8 @@ from specflow.serving.layouts import dflash
 from specflow.serving.layouts.dflash import as_read, drafter_tensors, export_tensors, launch_flags, read_back
 
 __all__ = [
-    "RULES", "as_read", "drafter_tensors", "export_tensors", "geometry_of", "launch_flags", "layout_config", "layout_shapes",
-    "read_back",
+    "RULES", "as_read", "drafter_tensors", "export_tensors", "geometry_of", "launch_flags", "layout_config",
+    "layout_shapes", "read_back",
 ]  # fmt: skip
 
 ARCHITECTURE = "DFlash2DraftModel"

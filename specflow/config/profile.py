@@ -1,0 +1,33 @@
+"""``profile``: what a target pass costs, by requests and rows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from specflow.config.base import Section, wrong
+from specflow.config.regenerate import Precision
+
+
+def _increasing(values: tuple[int, ...]) -> tuple[int, ...]:
+    if len(values) < 2 or list(values) != sorted(set(values)) or values[0] < 1:
+        raise wrong("not a row of sizes", found=list(values), expected="at least two whole numbers from 1, increasing")
+    return values
+
+
+Sizes = Annotated[tuple[int, ...], AfterValidator(_increasing)]
+
+
+class ProfileParams(Section):
+    """Time target passes by requests and rows."""
+
+    requests: Sizes = Field(default=(1, 2, 4, 8), description="Numbers of requests in a pass.")
+    rows: Sizes = Field(default=(1, 2, 3, 4, 6, 8, 12, 16), description="Rows of each request.")
+    context: int = Field(default=128, ge=1, description="Committed positions of each request.")
+    samples: int = Field(default=5, ge=2, description="Timed passes of a shape at each visit.")
+    visits: int = Field(default=3, ge=1, description="Visits to each shape, in a shuffled order.")
+    seed: int = Field(default=0, ge=0, description="Seed of the order.")
+    precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")
+    threads: int | None = Field(default=None, ge=1, description="CPU threads; none: chosen by a probe.")
+    """In the key, unlike elsewhere: it changes what is measured."""

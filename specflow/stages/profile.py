@@ -1,0 +1,120 @@
+"""``profile``: what a target pass of the embedded engine costs, by requests and rows, as tables for a scheduler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specflow.config.profile import ProfileParams
+from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+
+NAME = "profile"
+KIND = "costs"
+INPUTS: Mapping[str, Arity] = {"target": Arity.ONE}
+RECORD_FILE, ADDITIVE_FILE, ROWS_FILE, PLOT_FILE = "costs.json", "sps_additive.json", "sps.json", "costs.png"
+MEASURES = "one target pass with the head over every row; no drafting, no sampling"
+
+
+def check(params: ProfileParams) -> Iterable[Problem]:
+    return ()
+
+
+def files(params: ProfileParams) -> Iterable[Path]:
+    return ()
+
+
+def estimate(params: ProfileParams) -> Estimate:
+    shapes = len(params.requests) * len(params.rows)
+    passes = shapes * params.visits * (params.samples + 1)
+    return Estimate(bytes=500_000, note=f"{passes} passes of {shapes} shapes")
+
+
+def run(inputs: Inputs, params: ProfileParams, context: Context) -> Metrics:
+    """Payload: ``costs.json`` (conditions, every timing, how well the tables fit), ``sps_additive.json`` and
+    ``sps.json`` (as SGLang reads them), ``costs.png``.
+
+    Raises ``StageError`` on timings that are too noisy, flat, or do not grow with rows.
+    """
+    from specflow.costs.checks import CostError, check_cells, noise_of, spread_of
+    from specflow.costs.fit import fit_additive, fit_rows, misses
+    from specflow.costs.sglang_tables import table_as_json, write_table
+    from specflow.reporting.cost_plot import write_cost_plot
+
+    cells, conditions = _timed(inputs, params, context)
+    try:
+        check_cells(cells)
+    except CostError as error:
+        raise StageError("these timings make no cost table:\n" + "\n".join(error.problems)) from error
+    additive, by_rows = fit_additive(cells), fit_rows(cells)
+    missed = {"additive": abs(misses(additive, cells)), "rows": abs(misses(by_rows, cells))}
+    record = {
+        "format": 1,
+        "measures": MEASURES,
+        "conditions": conditions,
+        "noise": noise_of(cells),
+        "spread": spread_of(cells),
+        "misses": {name: {"median": _median(m), "largest": float(m.max())} for name, m in missed.items()},
+        "tables": {"additive": table_as_json(additive), "rows": table_as_json(by_rows)},
+        "cells": [cell.as_json() for cell in cells],
+    }
+    text = json.dumps(record, indent=2, sort_keys=True, allow_nan=False) + "\n"
+    (context.output / RECORD_FILE).write_text(text, encoding="utf-8")
+    write_table(context.output / ADDITIVE_FILE, additive)
+    write_table(context.output / ROWS_FILE, by_rows)
+    write_cost_plot(cells, additive, by_rows, context.output / PLOT_FILE)
+    context.log(_sentence(cells, record))
+    return {
+        "noise": record["noise"],
+        "spread": record["spread"],
+        "precision": conditions["engine"]["precision"],
+        "largest_miss": float(missed["additive"].max()),
+    }
+
+
+def _timed(inputs: Inputs, params: ProfileParams, context: Context) -> tuple[Sequence[Any], dict[str, Any]]:
+    from specflow.costs.target_passes import TargetPasses
+    from specflow.costs.timing import time_passes
+    from specflow.serving.machine import hardware, versions
+    from specflow.stages.machine import resolved
+    from specflow.targets.target import Target
+
+    path = inputs.one("target").path
+    precision, threads = resolved(context.scratch, path, precision=params.precision, threads=params.threads)
+    target = Target.load(path, precision=precision, threads=threads)
+    passes = TargetPasses(target, context=params.context, most_requests=params.requests[-1], most_rows=params.rows[-1])
+    splits = [(rows,) * requests for requests in params.requests for rows in params.rows]
+    with context.progress("timing target passes", total=len(splits) * params.visits, unit="visits") as progress:
+        cells = time_passes(
+            passes,
+            splits,
+            visits=params.visits,
+            samples=params.samples,
+            seed=params.seed,
+            kept=context.scratch / "visits.jsonl",
+            on_visit=progress.advance,
+        )
+    conditions = {
+        "target": inputs.one("target").key,
+        "engine": {"name": "embedded", "precision": target.precision, "threads": target.threads, "device": "cpu"},
+        "context": params.context,
+        "splits": "the same rows for every request",
+        "hardware": hardware(threads=target.threads),
+        "versions": versions(),
+    }
+    return cells, conditions
+
+
+def _median(values: Any) -> float:
+    return float(sorted(values)[len(values) // 2])
+
+
+def _sentence(cells: Sequence[Any], record: Mapping[str, Any]) -> str:
+    cheapest, dearest = min(cells, key=lambda c: c.median), max(cells, key=lambda c: c.median)
+    return (
+        f"a pass costs {1e3 * cheapest.median:.2f} ms ({cheapest.requests} requests, {cheapest.rows} rows) to "
+        f"{1e3 * dearest.median:.2f} ms ({dearest.requests}, {dearest.rows}); noise {record['noise']:.1%}; "
+        f"the additive table misses by {record['misses']['additive']['median']:.1%}, at most "
+        f"{record['misses']['additive']['largest']:.1%}"
+    )
