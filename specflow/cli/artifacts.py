@@ -123,7 +123,7 @@ def gc(
         raise bad_input(
             "--config", "the configurations name more than one store", "one store", found=", ".join(map(str, roots))
         )
-    reachable = {pair for work in works for pair in work.plan(verify=False).keys}
+    reachable = {pair for work in works for pair in work.makes()}
     target = works[0].store
     removed = _collected(target, reachable, dry_run=True)
     total = sum(entry.bytes for entry in removed)

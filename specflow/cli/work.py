@@ -31,6 +31,10 @@ class Work:
         """Where a dotted path of the configuration is written."""
         return self.loaded.document.value_location(_key_path(path))
 
+    def makes(self) -> tuple[tuple[str, str], ...]:
+        """Kind and key of everything that the flow makes, also where a stage could not run with its parameters."""
+        return plan(self.flow, self.loaded.config, self.store, locate=self.locate, verify=False, to_run=False).keys
+
     def plan(self, *, only: Collection[str] | None = None, upstream: bool = False, verify: bool = True) -> Plan:
         return plan(
             self.flow, self.loaded.config, self.store, locate=self.locate, only=only, upstream=upstream, verify=verify

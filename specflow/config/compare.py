@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from specflow.config.base import Section, wrong
 from specflow.config.regenerate import Precision
 from specflow.config.sampling import SamplingParams
+from specflow.config.tree import TreeParams
 
 
 def _rising(values: tuple[int, ...]) -> tuple[int, ...]:
@@ -29,6 +30,9 @@ class CompareParams(Section):
     prompts_per_kind: int | None = Field(default=None, ge=1, description="Held-out prompts per kind; none: all.")
     max_new_tokens: int = Field(default=64, ge=2, description="Longest answer in tokens.")
     sampling: SamplingParams = Field(default=SamplingParams(), description="Sampling of every mode.")
+    trees: dict[str, TreeParams] = Field(
+        default={}, description="Drafters that are also measured with trees, as `NAME+tree`, and their trees."
+    )
     repeats: int = Field(default=1, ge=1, description="Times each wave of prompts is decoded in each mode.")
     precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")
     threads: int | None = Field(default=None, ge=1, description="CPU threads; none: chosen by a probe.")

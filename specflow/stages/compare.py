@@ -82,6 +82,7 @@ def _modes(inputs: Inputs, params: CompareParams, target: Any) -> dict[str, Any]
     from specflow.decoding.speculative import decode_speculative_batch
     from specflow.drafters.loading import load_drafter
     from specflow.reporting.ranking import PLAIN
+    from specflow.stages.trees import shape_of
 
     def given(prompts: Sequence[Sequence[int]], concurrency: int) -> dict[str, Any]:
         sampling = [sampling_of(params.sampling, prompt) for prompt in prompts]
@@ -90,17 +91,23 @@ def _modes(inputs: Inputs, params: CompareParams, target: Any) -> dict[str, Any]
     def plain(prompts: Sequence[Sequence[int]], concurrency: int) -> Any:
         return decode_plain(target, prompts, **given(prompts, concurrency))
 
-    def with_drafter(path: Path) -> Any:
-        proposer = load_drafter(path, target)
+    def drafting(proposer: Any, tree: Any = None) -> Any:
         return lambda prompts, concurrency: decode_speculative_batch(
-            target, proposer, prompts, **given(prompts, concurrency)
+            target, proposer, prompts, tree=tree, **given(prompts, concurrency)
         )
 
     names = [drafter.item or drafter.key[:12] for drafter in inputs.all("drafter")]
     if twice := sorted({name for name in (*names, PLAIN) if [*names, PLAIN].count(name) > 1}):
         raise StageError(f"two modes are named {', '.join(twice)}: give every drafter its own name, none {PLAIN!r}")
-    found = zip(names, inputs.all("drafter"), strict=True)
-    return {PLAIN: plain, **{name: with_drafter(drafter.path) for name, drafter in found}}
+    if unknown := sorted(set(params.trees) - set(names)):
+        raise StageError(f"compare.trees names {', '.join(unknown)}; the drafters here are {', '.join(names)}")
+    modes: dict[str, Any] = {PLAIN: plain}
+    for name, drafter in zip(names, inputs.all("drafter"), strict=True):
+        proposer = load_drafter(drafter.path, target)
+        modes[name] = drafting(proposer)
+        if name in params.trees:
+            modes[f"{name}+tree"] = drafting(proposer, shape_of(params.trees[name], proposer))
+    return modes
 
 
 def _same_contracts(inputs: Inputs, context: Context, *, precision: str) -> None:

@@ -89,14 +89,16 @@ def plan(
     upstream: bool = False,
     verify: bool = True,
     free_bytes: Callable[[Path], int] | None = None,
+    to_run: bool = True,
 ) -> Plan:
     """Plan a flow, or the nodes named in ``only`` (stage, entry, or node id).
 
     With ``upstream`` the selection includes the inputs of everything that is to run; without, a missing input is
     a problem.
-    ``verify`` reads every byte of the artifacts found. Raises ``InputErrors`` for a wrong flow or configuration.
+    ``verify`` reads every byte of the artifacts found. ``to_run`` false: only the keys are wanted, of stages that may
+    lack a parameter. Raises ``InputErrors`` for a wrong flow or configuration.
     """
-    nodes = expand(flow, config, registry=registry, locate=locate)
+    nodes = expand(flow, config, registry=registry, locate=locate, to_run=to_run)
     planner = _Planner(store, registry, {node.id: node for node in nodes}, config=config, verify=verify)
     selected = _select(nodes, only)
     if upstream:

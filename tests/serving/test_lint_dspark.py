@@ -16,7 +16,7 @@ from specflow.drafters.dspark.network import DSparkNetwork
 from specflow.serving.draft import Draft, read_draft
 from specflow.serving.layouts import dspark
 from specflow.serving.layouts.common import write_layout
-from specflow.serving.lint import lint
+from specflow.serving.lint import COMMON, lint
 from tests.drafters.dspark_helpers import KINDS, dspark_network
 
 ENGINE = "sglang-0.5.23"
@@ -33,6 +33,7 @@ def manifest_of(net: DSparkNetwork) -> dict[str, Any]:
         "sample_from_anchor": g.sample_from_anchor,
         "layer_ids": list(g.layer_ids),
         "layer_convention": "output_of_layer",
+        "target_fingerprint": {},
         "mask_token": "<|unused|>",
         "mask_token_id": g.mask_token_id,
     }
@@ -57,7 +58,7 @@ def test_a_sound_export_has_no_finding_and_leads_back(tmp_path: Path, head: str,
     draft = exported(tmp_path, head, anchor)
     report = lint(draft, engine=ENGINE)
     assert report.findings == ()
-    assert set(report.checks) == set(dspark.RULES)
+    assert set(report.checks) == {*dspark.RULES, *COMMON}
     assert dspark.geometry_of(draft.config) == draft.geometry
     back = dspark.drafter_tensors(draft.tensors)
     assert back.keys() == draft.trained.keys()
@@ -152,7 +153,7 @@ FAULTS = {
     "section missing": (without_config("dspark_config"), "config-keys", "'dspark_config'"),
     "unknown nested key": (with_section("dspark_config", temperature=1.0), "config-keys", "'temperature'"),
     "architecture": (with_config(architectures=["DFlashDraftModel"]), "constants", "architectures"),
-    "causal block": (with_config(is_causal=True), "constants", "is_causal"),
+    "causal block": (with_config(is_causal=True), "visibility", "is_causal"),
     "vocabulary": (with_config(vocab_size=96), "sizes", "vocab_size"),
     "layer ids shifted": (with_section("dflash_config", target_layer_ids=[1, 2, 3]), "layer-ids", "(manifest)"),
     "mask id": (with_section("dflash_config", mask_token_id=8), "mask-token", "(manifest)"),

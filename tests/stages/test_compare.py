@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from specflow.config.compare import CompareParams
+from specflow.config.tree import TreeParams
 from specflow.decoding.records import Generation, Round
 from specflow.reporting.ranking import ranking, ranking_table
 from specflow.serving.requests import Request
@@ -57,6 +58,17 @@ def test_ranking_of_two_drafters(pipeline: Pipeline, tmp_path: Path) -> None:
     assert metrics["best"] == next(row["mode"] for row in rows if row["concurrency"] == 2)
     assert (context.output / "comparison.png").stat().st_size > 10_000
     assert "against plain" in context.messages[-1]
+
+
+def test_a_tree_is_one_more_mode(pipeline: Pipeline, tmp_path: Path) -> None:
+    context = FakeContext(tmp_path / "run")
+    tree = TreeParams(steps=2, topk=2, num_draft_tokens=5)
+    run(pipeline, context, second(pipeline, tmp_path, "other"), trees={"tiny": tree}, concurrency=(2,))
+    rows = json.loads((context.output / "comparison.json").read_text())["rows"]
+    assert {row["mode"] for row in rows} == {"plain", "tiny", "tiny+tree", "other"}
+    assert all(row["equal_prompts"] == row["prompts"] == 2 for row in rows)
+    with pytest.raises(StageError, match=r"compare.trees names nobody; the drafters here are tiny, other"):
+        run(pipeline, FakeContext(tmp_path / "b"), second(pipeline, tmp_path / "b", "other"), trees={"nobody": tree})
 
 
 def test_two_drafters_of_one_name_are_refused(pipeline: Pipeline, tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ RULES = {
     "heads": dspark_rules.heads,
     "layer-ids": lint_rules.layer_ids("dflash_config", "target_layer_ids"),
     "block": dspark_rules.block,
+    "visibility": dflash_rules.visibility(dflash.visibility_keys),
     "mask-token": dflash_rules.mask_token,
     "positions": lint_rules.positions,
     "rope": lint_rules.rope,
