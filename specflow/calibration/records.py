@@ -62,14 +62,18 @@ def joined(parts: Sequence[ConfidenceRecords]) -> ConfidenceRecords:
     )
 
 
-def value_problems(logits_NM: NDArray[np.float32], *, where: str) -> list[str]:
-    """What is wrong with the logits themselves."""
+def value_problems(logits_NM: NDArray[np.float32], *, where: str, foreign: bool = True) -> list[str]:
+    """What is wrong with the logits themselves.
+
+    ``foreign``: they come from a file, so that they may be something else than logits. The embedded engine's are raw
+    logits by construction, and those of a drafter that has learned little may all be between 0 and 1.
+    """
     found = []
     finite = np.isfinite(logits_NM)
     if not finite.all():
         rows = int((~finite).any(axis=1).sum())
         found.append(f"{where}: {rows} of {len(logits_NM)} rounds have logits that are not finite")
-    if logits_NM.size >= FEWEST_LOGITS and ((logits_NM >= 0) & (logits_NM <= 1))[finite].all():
+    if foreign and logits_NM.size >= FEWEST_LOGITS and ((logits_NM >= 0) & (logits_NM <= 1))[finite].all():
         found.append(
             f"{where}: all {logits_NM.size} values lie between 0 and 1: these are probabilities; "
             "expected raw logits, before the sigmoid and without a temperature"

@@ -50,7 +50,7 @@ def read_rounds(path: Path) -> ConfidenceRecords:
 
 
 def records_of(
-    rows: Iterable[tuple[int, Mapping[str, Any]]], *, where: str, problems: Sequence[str] = ()
+    rows: Iterable[tuple[int, Mapping[str, Any]]], *, where: str, foreign: bool = True, problems: Sequence[str] = ()
 ) -> ConfidenceRecords:
     """Rounds by line; raises ``RecordsError`` with ``problems`` and every other one."""
     rows = list(rows)
@@ -66,7 +66,7 @@ def records_of(
         found.append(f"{where}: {len(lines)} of {len(rows)} rounds {reason} (first: line {lines[0]})")
     well_formed = [row for _, row in rows if len(row["logits"]) == size]
     logits_NM = np.array([row["logits"] for row in well_formed], dtype=np.float32).reshape(len(well_formed), size)
-    found += value_problems(logits_NM, where=where)
+    found += value_problems(logits_NM, where=where, foreign=foreign)
     if found:
         raise RecordsError(found)
     return ConfidenceRecords(

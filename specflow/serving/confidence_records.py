@@ -38,7 +38,7 @@ def collect_rounds(
                 file.write(json.dumps({"number": number, "rounds": done[number]}, separators=(",", ":")) + "\n")
         on_request()
     rows = [row for number in range(len(requests)) for row in done[number]]
-    records = records_of(enumerate(rows, 1), where="held-out rounds")
+    records = records_of(enumerate(rows, 1), where="held-out rounds", foreign=False)
     return records, list(dict.fromkeys(row["request"] for row in rows))
 
 

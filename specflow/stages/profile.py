@@ -14,6 +14,7 @@ NAME = "profile"
 KIND = "costs"
 INPUTS: Mapping[str, Arity] = {"target": Arity.ONE}
 RECORD_FILE, ADDITIVE_FILE, ROWS_FILE, PLOT_FILE = "costs.json", "sps_additive.json", "sps.json", "costs.png"
+VISITS_FILE = "visits.jsonl"
 MEASURES = "one target pass with the head over every row; no drafting, no sampling"
 
 
@@ -46,6 +47,8 @@ def run(inputs: Inputs, params: ProfileParams, context: Context) -> Metrics:
     try:
         check_cells(cells)
     except CostError as error:
+        # Else the next run would go on from these and be refused again.
+        (context.scratch / VISITS_FILE).unlink(missing_ok=True)
         raise StageError("these timings make no cost table:\n" + "\n".join(error.problems)) from error
     additive, by_rows = fit_additive(cells), fit_rows(cells)
     missed = {"additive": abs(misses(additive, cells)), "rows": abs(misses(by_rows, cells))}
@@ -92,7 +95,7 @@ def _timed(inputs: Inputs, params: ProfileParams, context: Context) -> tuple[Seq
             visits=params.visits,
             samples=params.samples,
             seed=params.seed,
-            kept=context.scratch / "visits.jsonl",
+            kept=context.scratch / VISITS_FILE,
             on_visit=progress.advance,
         )
     conditions = {

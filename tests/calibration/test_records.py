@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specflow.calibration.records import RecordsError
-from specflow.calibration.round_lines import read_rounds, write_rounds
+from specflow.calibration.round_lines import read_rounds, records_of, write_rounds
 from specflow.calibration.sglang_records import read_shards, shard_paths
 from specflow.calibration.sglang_sts import StsTemperatures, read_sts, write_sts
 from tests.calibration.synthetic import synthetic
@@ -143,3 +143,9 @@ def test_temperatures_file(tmp_path: Path) -> None:
             read_sts(path)
     path.write_text('{"temperatures": [2.0], "later": 1}')
     assert read_sts(path).temperatures == (2.0,)
+
+
+def test_the_engine_s_own_logits_may_all_lie_between_0_and_1() -> None:
+    """As those of a drafter that has learned little do."""
+    rows = [{**ROW, "logits": [0.9, round(0.01 * i, 2)]} for i in range(10)]
+    assert records_of(enumerate(rows, 1), where="held-out rounds", foreign=False).rounds == 10

@@ -58,6 +58,7 @@ def test_tables_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_flat_profile_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StageError, match=r"these timings make no cost table:\n.*a flat table"):
         run(tmp_path, monkeypatch, lambda split: 0.01)
+    assert not list(tmp_path.rglob("visits.jsonl")), "the next run would be refused again"
 
 
 def test_sizes() -> None:
