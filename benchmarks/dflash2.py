@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 
 from specflow.drafters.base import Committed
-from specflow.drafters.dflash.geometry import sizes_of_target
 from specflow.drafters.dflash2.geometry import DFlash2Geometry
 from specflow.drafters.dflash2.method import become_fresh
 from specflow.drafters.dflash2.network import DFlash2Network
 from specflow.drafters.dflash2.proposer import DFlash2Proposer
+from specflow.drafters.sizes import sizes_of_target
 from specflow.targets.target import Target
 
 NAMES = ("DFlash", "with convolution", "with convolution and selector")

@@ -92,10 +92,6 @@ class Ends(Protocol):
         """Labels as rows of ``head_RH``."""
         ...
 
-    def tokens(self, rows: Tensor) -> Tensor:
-        """Rows of ``head_RH`` as tokens; increasing."""
-        ...
-
     def agrees(self, hidden_MH: Tensor, labels_M: Tensor, correction: Correction | None = None) -> Tensor:
         """``[M]`` bool: the choice among the whole vocabulary, by the corrected logits, is the label."""
         ...

@@ -22,6 +22,10 @@ Keys = tuple[Set[str], Set[str]]
 """Allowed keys of a section, and those of them that may be missing."""
 
 
+Shapes = Callable[[Mapping[str, Any]], Mapping[str, tuple[int, ...]]]
+"""``layout_shapes`` of a layout."""
+
+
 class Exporting(Protocol):
     """``export_tensors`` of a layout."""
 
@@ -196,7 +200,7 @@ def dtype(export_tensors: Exporting) -> Rule:
     return check
 
 
-def names(layout_shapes: Callable[[Mapping[str, Any]], Mapping[str, tuple[int, ...]]]) -> Rule:
+def names(layout_shapes: Shapes) -> Rule:
     """Exactly the tensors that the config describes."""
 
     def check(draft: Draft) -> Iterator[Finding]:
@@ -209,7 +213,7 @@ def names(layout_shapes: Callable[[Mapping[str, Any]], Mapping[str, tuple[int, .
     return check
 
 
-def shapes(layout_shapes: Callable[[Mapping[str, Any]], Mapping[str, tuple[int, ...]]]) -> Rule:
+def shapes(layout_shapes: Shapes) -> Rule:
     """The shapes that the config describes."""
 
     def check(draft: Draft) -> Iterator[Finding]:
@@ -246,3 +250,15 @@ def values(export_tensors: Exporting) -> Rule:
             yield Finding(check="values", where=name, found="not exported", expected="every trained tensor")
 
     return each(_finite, trained)
+
+
+def of_every_method(layout_shapes: Shapes, export_tensors: Exporting) -> dict[str, Rule]:
+    """The rules that every layout has, by name: positions and tensors."""
+    return {
+        "positions": positions,
+        "rope": rope,
+        "dtype": dtype(export_tensors),
+        "tensors": names(layout_shapes),
+        "shapes": shapes(layout_shapes),
+        "values": values(export_tensors),
+    }

@@ -73,10 +73,6 @@ class FrozenEnds:
             raise ValueError(f"{missing} supervised labels are outside the {self.head_RH.shape[0]} softmax tokens")
         return rows.clamp_min(0)
 
-    def tokens(self, rows: Tensor) -> Tensor:
-        """Rows of ``head_RH`` as token ids."""
-        return self.softmax_tokens[rows]
-
     def agrees(self, hidden_MH: Tensor, labels_M: Tensor, correction: Correction | None = None) -> Tensor:
         """``[M]`` bool: the most likely token of the whole vocabulary, lowest id on ties, is the label.
 

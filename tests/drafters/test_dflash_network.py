@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specflow.drafters.dflash.geometry import DFlashGeometry, rope_parameters_of
+from specflow.drafters.dflash.geometry import DFlashGeometry
 from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.drafters.rope import inverse_frequencies
+from specflow.drafters.sizes import rope_parameters_of
 from tests.drafters.helpers import blocks_of, document, geometry, network, tables, training_logits
 
 torch.set_num_threads(1)

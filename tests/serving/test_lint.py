@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from specflow.serving.draft import Draft, read_draft
 from specflow.serving.layouts import dflash
-from specflow.serving.layouts.common import write_layout
+from specflow.serving.layouts.common import rope_of, write_layout
 from specflow.serving.lint import lint
 from tests.serving.helpers import MASK_ID, random_drafter
 from tests.stages.pipeline_helpers import tiny_target
@@ -156,15 +156,15 @@ def test_values_out_of_the_range_of_a_dtype_are_refused() -> None:
 
 
 def test_rope_is_read_from_either_form() -> None:
-    assert dflash.rope_of({"rope_theta": 5}) == {"rope_theta": 5.0, "rope_type": "default"}
+    assert rope_of({"rope_theta": 5}) == {"rope_theta": 5.0, "rope_type": "default"}
     newer = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 7.0, "factor": 2.0}}
-    assert dflash.rope_of(newer) == {"rope_type": "yarn", "rope_theta": 7.0, "factor": 2.0}
+    assert rope_of(newer) == {"rope_type": "yarn", "rope_theta": 7.0, "factor": 2.0}
     older = {"rope_theta": 7.0, "rope_scaling": {"type": "linear", "factor": 2.0}}
-    assert dflash.rope_of(older) == {"rope_type": "linear", "rope_theta": 7.0, "factor": 2.0}
+    assert rope_of(older) == {"rope_type": "linear", "rope_theta": 7.0, "factor": 2.0}
     with pytest.raises(ValueError, match="neither"):
-        dflash.rope_of({})
+        rope_of({})
     with pytest.raises(ValueError, match="one rotary base"):
-        dflash.rope_of({"rope_theta": 1.0, "rope_parameters": {"rope_theta": 2.0}})
+        rope_of({"rope_theta": 1.0, "rope_parameters": {"rope_theta": 2.0}})
 
 
 def test_geometry_survives_the_layout(sound: Draft) -> None:

@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specflow.drafters.dflash.geometry import sizes_of_target
 from specflow.drafters.dflash2 import method
 from specflow.drafters.dflash2.geometry import DFlash2Geometry
 from specflow.drafters.dflash2.network import DFlash2Network
 from specflow.drafters.loading import load_network, read_manifest, save_drafter
+from specflow.drafters.sizes import sizes_of_target
 from specflow.serving.draft import Draft, read_draft
 from specflow.serving.layouts import dflash2
 from specflow.serving.layouts.common import write_layout

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from specflow.drafters.dflash.initialise import initialise_random
 from specflow.drafters.eagle3.geometry import Eagle3Geometry, geometry_like_target
-from specflow.drafters.eagle3.initialise import initialise_random
 from specflow.drafters.eagle3.network import Eagle3Network
 from specflow.drafters.loading import Manifest, load_network, save_drafter
 from specflow.features.contract import FeatureContract

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from specflow.drafters.dflash.chunked_attention import Rule
+from specflow.drafters.sizes import check_heads, check_keys, sizes_of_target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +40,7 @@ class DFlashGeometry:
     """Whether later rows of its own block are hidden from a row; none: in sliding layers only."""
 
     def __post_init__(self) -> None:
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd; rotary embedding needs pairs")
+        check_heads(num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
         if self.block_size < 2 or self.num_layers < 1:
             raise ValueError(f"block_size {self.block_size} (at least 2), num_layers {self.num_layers} (at least 1)")
         if not self.layer_ids or list(self.layer_ids) != sorted(set(self.layer_ids)):
@@ -88,27 +86,9 @@ class DFlashGeometry:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Inverse of ``to_dict``; raises ``ValueError`` naming unknown keys, and missing ones that have no default."""
-        known = {f.name for f in fields(cls)}
-        needed = {f.name for f in fields(cls) if f.default is MISSING}
-        if not needed <= set(values) <= known:
-            missing, unknown = sorted(needed - set(values)), sorted(set(values) - known)
-            raise ValueError(f"drafter geometry: missing keys {missing}, unknown keys {unknown}")
+        check_keys(cls, values)
         ids = {name: tuple(values[name]) for name in ("layer_ids", "sliding_layers") if name in values}
         return cls(**{**values, **ids})
-
-
-def rope_parameters_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary parameters of a HF config in either form (``rope_parameters`` or ``rope_theta``/``rope_scaling``).
-
-    Nested per-layer-type parameters are reduced to those of full attention.
-    """
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if "full_attention" in given:
-        given = given["full_attention"]
-    found = {k: v for k, v in given.items() if k not in ("type", "partial_rotary_factor") and v is not None}
-    found["rope_type"] = given.get("rope_type", given.get("type", "default"))
-    found["rope_theta"] = float(given.get("rope_theta", config.get("rope_theta", 10000.0)))
-    return found
 
 
 def geometry_like_target(
@@ -130,20 +110,3 @@ def geometry_like_target(
         **sizes_of_target(config),
         **others,
     )
-
-
-def sizes_of_target(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that draft layers shaped like the target's take from its ``config.json``."""
-    hidden = int(config["hidden_size"])
-    heads = int(config["num_attention_heads"])
-    return {
-        "hidden_size": hidden,
-        "num_heads": heads,
-        "num_kv_heads": int(config.get("num_key_value_heads") or heads),
-        "head_dim": int(config.get("head_dim") or hidden // heads),
-        "intermediate_size": int(config.get("intermediate_size") or 4 * hidden),
-        "rms_norm_eps": float(config.get("rms_norm_eps", 1e-6)),
-        "rope_parameters": rope_parameters_of(config),
-        "vocab_size": int(config["vocab_size"]),
-        "max_position_embeddings": int(config.get("max_position_embeddings", 32768)),
-    }

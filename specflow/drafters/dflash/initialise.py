@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specflow.drafters.dflash.network import DFlashNetwork, Layer
 from specflow.drafters.target_weights import TargetWeights
@@ -12,7 +12,7 @@ SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 """Model types whose layers are RMSNorm, gated SiLU MLP and full rotary attention under these names."""
 
 
-def initialise_random(network: DFlashNetwork, *, seed: int, std: float = 0.02) -> None:
+def initialise_random(network: nn.Module, *, seed: int, std: float = 0.02) -> None:
     """Matrices N(0, std), norm scales 1; the same seed gives the same weights on every platform."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -14,20 +14,9 @@ from torch import Tensor, nn
 
 from specflow.drafters.dflash.attention import Span, block_attention
 from specflow.drafters.dflash.geometry import DFlashGeometry
-from specflow.drafters.fused import gated, rms_norm, rms_norm_rotated
+from specflow.drafters.fused import rms_norm_rotated
+from specflow.drafters.layers import MLP, RMSNorm
 from specflow.drafters.rope import cos_sin, inverse_frequencies
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm over the last dimension, computed in fp32, returned in the input's dtype."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +57,6 @@ class Attention(nn.Module):
         return x.view(*x.shape[:-1], -1, self.size)
 
 
-class MLP(nn.Module):
-    def __init__(self, geometry: DFlashGeometry) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(geometry.hidden_size, geometry.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(geometry.hidden_size, geometry.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(geometry.intermediate_size, geometry.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(gated(self.gate_proj(x), self.up_proj(x)))
-        return out
-
-
 class Layer(nn.Module):
     def __init__(self, geometry: DFlashGeometry, index: int = 0) -> None:
         super().__init__()
@@ -87,7 +64,7 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(geometry.hidden_size, geometry.rms_norm_eps)
         self.self_attn = Attention(geometry)
         self.post_attention_layernorm = RMSNorm(geometry.hidden_size, geometry.rms_norm_eps)
-        self.mlp = MLP(geometry)
+        self.mlp = MLP(geometry.hidden_size, geometry.intermediate_size)
 
     def forward(
         self, x_NBH: Tensor, cos: Tensor, sin: Tensor, *, context: Context, first_row: int, equal_masks: bool

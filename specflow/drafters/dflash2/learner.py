@@ -62,7 +62,7 @@ class DFlash2Learner(DFlashLearner):
             hidden_NMH[valid_NM],
             self._ends.head_RH,
             candidates_RK=found.candidates_RK,
-            candidate_tokens_RK=self._ends.tokens(found.candidates_RK),
+            candidate_tokens_RK=self._ends.softmax_tokens[found.candidates_RK],
             labels_R=self._ends.rows(batch.labels_NM, valid_NM)[valid_NM],
             previous_R=previous_tokens(batch.anchor_ids_N, batch.labels_NM)[valid_NM],
             weights_R=weights_R,

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from specflow.drafters.dflash import method as dflash
-from specflow.drafters.dflash.geometry import sizes_of_target
 from specflow.drafters.dflash.network import DFlashNetwork
 from specflow.drafters.dflash.objective import default_decay
 from specflow.drafters.dflash2.geometry import DFlash2Geometry
@@ -19,6 +18,7 @@ from specflow.drafters.dflash2.objective import SelectorLoss
 from specflow.drafters.dflash2.params import Params
 from specflow.drafters.dflash2.proposer import DFlash2Proposer
 from specflow.drafters.registry import Facts, Host, Layout, Needs
+from specflow.drafters.sizes import sizes_of_target
 from specflow.drafters.target_weights import TargetWeights
 from specflow.drafters.training import Ends, Source
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from specflow.drafters.dflash.geometry import rope_parameters_of
+from specflow.drafters.sizes import check_heads, check_keys, sizes_of_target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +37,7 @@ class Eagle3Geometry:
     max_position_embeddings: int
 
     def __post_init__(self) -> None:
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd; rotary embedding needs pairs")
+        check_heads(num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
         if self.steps < 1 or self.num_layers < 1:
             raise ValueError(f"steps {self.steps}, num_layers {self.num_layers}: expected at least 1 of each")
         if list(self.layer_ids) != sorted(set(self.layer_ids)):
@@ -65,10 +62,7 @@ class Eagle3Geometry:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Eagle3Geometry:
         """Inverse of ``to_dict``; raises ``ValueError`` naming missing or unknown keys."""
-        expected = {f.name for f in fields(cls)}
-        if set(values) != expected:
-            missing, unknown = sorted(expected - set(values)), sorted(set(values) - expected)
-            raise ValueError(f"drafter geometry: missing keys {missing}, unknown keys {unknown}")
+        check_keys(cls, values)
         return cls(**{**values, "layer_ids": tuple(values["layer_ids"])})
 
 
@@ -83,21 +77,12 @@ def geometry_like_target(
     norm_output: bool = False,
 ) -> Eagle3Geometry:
     """Draft layers shaped like the target's own; ``config`` is the target's ``config.json``."""
-    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     return Eagle3Geometry(
-        hidden_size=hidden,
+        **sizes_of_target(config),
         num_layers=num_layers,
-        num_heads=heads,
-        num_kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
-        intermediate_size=int(config.get("intermediate_size") or 4 * hidden),
-        rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-        rope_parameters=rope_parameters_of(config),
         steps=steps,
         layer_ids=tuple(layer_ids),
-        vocab_size=int(config["vocab_size"]),
         draft_vocab_size=draft_vocab_size,
         fc_norm=fc_norm,
         norm_output=norm_output,
-        max_position_embeddings=int(config.get("max_position_embeddings", 32768)),
     )

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from specflow.drafters.dflash.initialise import SUPPORTED
+from specflow.drafters.dflash.initialise import SUPPORTED, initialise_random
 from specflow.drafters.eagle3.network import Eagle3Network, Layer
 from specflow.drafters.target_weights import TargetWeights
-
-STD = 0.02
-
-
-def initialise_random(network: Eagle3Network, *, seed: int) -> None:
-    """Matrices N(0, 0.02), norm scales 1; the same seed gives the same weights on every platform."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            if parameter.ndim == 1:
-                parameter.fill_(1.0)
-            else:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * STD)
 
 
 def initialise_from_target(network: Eagle3Network, target: TargetWeights, *, seed: int) -> str | None:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specflow.drafters.dflash.initialise import initialise_random
 from specflow.drafters.eagle3.distances import Distance
 from specflow.drafters.eagle3.forward import hidden_of
 from specflow.drafters.eagle3.geometry import Eagle3Geometry, geometry_like_target
-from specflow.drafters.eagle3.initialise import initialise_from_target, initialise_random
+from specflow.drafters.eagle3.initialise import initialise_from_target
 from specflow.drafters.eagle3.learner import Eagle3Learner
 from specflow.drafters.eagle3.network import Eagle3Network
 from specflow.drafters.eagle3.params import Params

@@ -13,20 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from specflow.drafters.eagle3.geometry import Eagle3Geometry
-from specflow.drafters.fused import gated, rms_norm
+from specflow.drafters.layers import MLP, RMSNorm
 from specflow.drafters.rope import inverse_frequencies
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm over the last dimension, computed in fp32, returned in the input's dtype."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -43,18 +31,6 @@ class Attention(nn.Module):
         return torch.cat((self.q_proj.weight, self.k_proj.weight, self.v_proj.weight))
 
 
-class MLP(nn.Module):
-    def __init__(self, geometry: Eagle3Geometry) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(geometry.hidden_size, geometry.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(geometry.hidden_size, geometry.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(geometry.intermediate_size, geometry.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(gated(self.gate_proj(x), self.up_proj(x)))
-        return out
-
-
 class Layer(nn.Module):
     """``hidden_norm`` is the norm of the state; ``input_layernorm``, of the first layer only, that of the embedding."""
 
@@ -66,7 +42,7 @@ class Layer(nn.Module):
         self.hidden_norm = RMSNorm(hidden, eps)
         self.self_attn = Attention(geometry, width=2 * hidden if first else hidden)
         self.post_attention_layernorm = RMSNorm(hidden, eps)
-        self.mlp = MLP(geometry)
+        self.mlp = MLP(geometry.hidden_size, geometry.intermediate_size)
 
     def after_attention(self, state_TH: Tensor, mixed_TX: Tensor) -> Tensor:
         x = state_TH + self.self_attn.o_proj(mixed_TX)

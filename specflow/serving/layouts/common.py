@@ -47,6 +47,46 @@ def rope_keys(rope: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def backbone_keys(geometry: Mapping[str, Any], target: Mapping[str, Any], *, dtype: str) -> dict[str, Any]:
+    """What ``config.json`` says of decoder layers that borrow the target's embedding and head.
+
+    ``geometry``: the drafter's own config; ``target``: the target's; ``dtype``: torch name.
+    """
+    return {
+        "hidden_size": int(geometry["hidden_size"]),
+        "num_hidden_layers": int(geometry["num_layers"]),
+        "num_attention_heads": int(geometry["num_heads"]),
+        "num_key_value_heads": int(geometry["num_kv_heads"]),
+        "head_dim": int(geometry["head_dim"]),
+        "intermediate_size": int(geometry["intermediate_size"]),
+        "hidden_act": "silu",
+        "rms_norm_eps": float(geometry["rms_norm_eps"]),
+        "attention_bias": False,
+        **rope_keys(rope_of(geometry)),
+        "max_position_embeddings": int(target["max_position_embeddings"]),
+        "vocab_size": int(target["vocab_size"]),
+        "tie_word_embeddings": False,
+        "dtype": dtype,
+        "torch_dtype": dtype,
+    }
+
+
+def sizes_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Inverse of ``backbone_keys``: the sizes of a drafter's own config."""
+    return {
+        "hidden_size": config["hidden_size"],
+        "num_layers": config["num_hidden_layers"],
+        "num_heads": config["num_attention_heads"],
+        "num_kv_heads": config["num_key_value_heads"],
+        "head_dim": config["head_dim"],
+        "intermediate_size": config["intermediate_size"],
+        "rms_norm_eps": config["rms_norm_eps"],
+        "rope_parameters": rope_of(config),
+        "vocab_size": config["vocab_size"],
+        "max_position_embeddings": config["max_position_embeddings"],
+    }
+
+
 def cast_tensors(tensors: Mapping[str, Tensor], *, dtype: str) -> dict[str, Tensor]:
     """Contiguous copies in ``dtype``. Raises ``ValueError`` naming every tensor that the dtype cannot hold."""
     import torch

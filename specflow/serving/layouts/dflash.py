@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from specflow.drafters.causality import plain_causality
 from specflow.serving import lint_rules
 from specflow.serving.layouts import dflash_reading, dflash_rules
-from specflow.serving.layouts.common import cast_tensors, require_layer_convention, rope_keys, rope_of
+from specflow.serving.layouts.common import backbone_keys, cast_tensors, require_layer_convention, sizes_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +48,7 @@ def layout_config(
     Raises ``ValueError`` where the manifest uses another layer convention than the engine.
     """
     require_layer_convention(manifest)
-    layers, block = int(geometry["num_layers"]), int(manifest["block_size"])
+    block = int(manifest["block_size"])
     method: dict[str, Any] = {
         "mask_token_id": int(manifest["mask_token_id"]),
         "target_layer_ids": [int(i) for i in manifest["layer_ids"]],
@@ -60,22 +60,8 @@ def layout_config(
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "qwen3",
-        "hidden_size": int(geometry["hidden_size"]),
-        "num_hidden_layers": layers,
-        "num_attention_heads": int(geometry["num_heads"]),
-        "num_key_value_heads": int(geometry["num_kv_heads"]),
-        "head_dim": int(geometry["head_dim"]),
-        "intermediate_size": int(geometry["intermediate_size"]),
-        "hidden_act": "silu",
-        "rms_norm_eps": float(geometry["rms_norm_eps"]),
-        "attention_bias": False,
-        **rope_keys(rope_of(geometry)),
-        "max_position_embeddings": int(target["max_position_embeddings"]),
+        **backbone_keys(geometry, target, dtype=dtype),
         **visibility_keys(geometry),
-        "vocab_size": int(target["vocab_size"]),
-        "tie_word_embeddings": False,
-        "dtype": dtype,
-        "torch_dtype": dtype,
         "block_size": block,
         "num_target_layers": method["num_target_layers"],
         "dflash_config": method,
@@ -124,19 +110,10 @@ def geometry_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The drafter's own config as an engine understands ``config``: the inverse of ``layout_config``."""
     method = config["dflash_config"]
     return {
-        "hidden_size": config["hidden_size"],
-        "num_layers": config["num_hidden_layers"],
-        "num_heads": config["num_attention_heads"],
-        "num_kv_heads": config["num_key_value_heads"],
-        "head_dim": config["head_dim"],
-        "intermediate_size": config["intermediate_size"],
-        "rms_norm_eps": config["rms_norm_eps"],
-        "rope_parameters": rope_of(config),
+        **sizes_of(config),
         "block_size": method["block_size"],
         "layer_ids": list(method["target_layer_ids"]),
-        "vocab_size": config["vocab_size"],
         "mask_token_id": method["mask_token_id"],
-        "max_position_embeddings": config["max_position_embeddings"],
         **_visibility_of(config),
     }
 
@@ -199,10 +176,5 @@ RULES = {
     "block": dflash_rules.block,
     "visibility": dflash_rules.visibility(visibility_keys),
     "mask-token": dflash_rules.mask_token,
-    "positions": lint_rules.positions,
-    "rope": lint_rules.rope,
-    "dtype": lint_rules.dtype(export_tensors),
-    "tensors": lint_rules.names(layout_shapes),
-    "shapes": lint_rules.shapes(layout_shapes),
-    "values": lint_rules.values(export_tensors),
+    **lint_rules.of_every_method(layout_shapes, export_tensors),
 }

@@ -155,10 +155,5 @@ RULES = {
     "block": dspark_rules.block,
     "visibility": dflash_rules.visibility(dflash.visibility_keys),
     "mask-token": dflash_rules.mask_token,
-    "positions": lint_rules.positions,
-    "rope": lint_rules.rope,
-    "dtype": lint_rules.dtype(export_tensors),
-    "tensors": lint_rules.names(layout_shapes),
-    "shapes": lint_rules.shapes(layout_shapes),
-    "values": lint_rules.values(export_tensors),
+    **lint_rules.of_every_method(layout_shapes, export_tensors),
 }

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from specflow.serving import lint_rules
 from specflow.serving.layouts import eagle3_rules
-from specflow.serving.layouts.common import cast_tensors, require_layer_convention, rope_keys, rope_of
+from specflow.serving.layouts.common import backbone_keys, cast_tensors, require_layer_convention, sizes_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,29 +65,15 @@ def layout_config(
             f"layer_ids {ids}: for a {kind} target the engine reads the inputs of these layers instead of their "
             "outputs unless the first id is 1; train with layer_ids that begin with 1"
         )
-    hidden, draft_size = int(geometry["hidden_size"]), geometry["draft_vocab_size"]
+    draft_size = geometry["draft_vocab_size"]
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "llama",
-        "hidden_size": hidden,
-        "target_hidden_size": hidden,
-        "num_hidden_layers": int(geometry["num_layers"]),
-        "num_attention_heads": int(geometry["num_heads"]),
-        "num_key_value_heads": int(geometry["num_kv_heads"]),
-        "head_dim": int(geometry["head_dim"]),
-        "intermediate_size": int(geometry["intermediate_size"]),
-        "hidden_act": "silu",
-        "rms_norm_eps": float(geometry["rms_norm_eps"]),
-        "attention_bias": False,
+        **backbone_keys(geometry, target, dtype=dtype),
+        "target_hidden_size": int(geometry["hidden_size"]),
         "mlp_bias": False,
         "bias": False,
-        **rope_keys(rope_of(geometry)),
-        "max_position_embeddings": int(target["max_position_embeddings"]),
-        "vocab_size": int(target["vocab_size"]),
         "draft_vocab_size": None if draft_size is None else int(draft_size),
-        "tie_word_embeddings": False,
-        "dtype": dtype,
-        "torch_dtype": dtype,
         "num_target_layers": int(target["num_hidden_layers"]),
         "num_aux_hidden_states": len(ids),
         "fc_norm": bool(geometry["fc_norm"]),
@@ -137,21 +123,12 @@ def geometry_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The drafter's own config as an engine understands ``config``: the inverse of ``layout_config``."""
     method = config["eagle_config"]
     return {
-        "hidden_size": config["hidden_size"],
-        "num_layers": config["num_hidden_layers"],
-        "num_heads": config["num_attention_heads"],
-        "num_kv_heads": config["num_key_value_heads"],
-        "head_dim": config["head_dim"],
-        "intermediate_size": config["intermediate_size"],
-        "rms_norm_eps": config["rms_norm_eps"],
-        "rope_parameters": rope_of(config),
+        **sizes_of(config),
         "steps": method["num_speculative_steps"],
         "layer_ids": list(method["eagle_aux_hidden_state_layer_ids"]),
-        "vocab_size": config["vocab_size"],
         "draft_vocab_size": config["draft_vocab_size"],
         "fc_norm": config["fc_norm"],
         "norm_output": config["norm_output"],
-        "max_position_embeddings": config["max_position_embeddings"],
     }
 
 
@@ -223,10 +200,5 @@ RULES = {
     "recurrence": eagle3_rules.recurrence,
     "steps": eagle3_rules.steps,
     "vocabulary": eagle3_rules.vocabulary,
-    "positions": lint_rules.positions,
-    "rope": lint_rules.rope,
-    "dtype": lint_rules.dtype(export_tensors),
-    "tensors": lint_rules.names(layout_shapes),
-    "shapes": lint_rules.shapes(layout_shapes),
-    "values": lint_rules.values(export_tensors),
+    **lint_rules.of_every_method(layout_shapes, export_tensors),
 }
