@@ -161,10 +161,10 @@ def _tensor_cores(ptx: str) -> str:
 def compile_all(
     operators: Iterable[Operator], *, capabilities: Iterable[int] = CAPABILITIES
 ) -> Iterator[tuple[str, Compiled]]:
-    """Operator name and result of every kernel, case and capability."""
+    """Operator name and result of every kernel, case, dtype and capability."""
     capabilities = tuple(capabilities)
     for operator in operators:
-        for case in operator.cases:
+        for case in operator.variants:
             for capability in capabilities:
                 for launch in launches_of(operator, case, capability=capability):
                     yield operator.name, compile_launch(launch, case=case.name, capability=capability)
