@@ -75,7 +75,9 @@ def compile_launch(launch: Launch, *, case: str, capability: int) -> Compiled:
 
     signature, constants, attributes = _specialised(launch)
     source = ASTSource(fn=launch.kernel, signature=signature, constexprs=constants, attrs=attributes)
-    options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": True}
+    options: dict[str, Any] = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": True}
+    if launch.registers is not None:
+        options["maxnreg"] = launch.registers
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     registers, stack = _resources(made.asm["cubin"])
     return Compiled(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from specflow_kernels.choice import FLOATS, Choice, name_of
+from specflow_kernels.choice import Choice, name_of
 from specflow_kernels.cost import Cost
 from specflow_kernels.peers import Peer
 
@@ -59,16 +59,16 @@ class Operator:
     backward_cost: Callable[..., Cost] | None = None
     peers: Mapping[str, Peer] = field(default_factory=dict)
     """Public kernels by name."""
-    dtypes: tuple[torch.dtype, ...] = FLOATS
-    """In which the kernel takes what its cases have in bfloat16."""
+    in_fp32: bool = True
+    """Whether the kernel takes in fp32 what its cases have in bfloat16."""
 
     @property
     def variants(self) -> Iterator[Case]:
-        """Its cases, and those with bfloat16 tensors in the other dtypes too."""
+        """Its cases, and those with bfloat16 tensors in fp32 too; code for fp16 is that for bfloat16."""
         for case in self.cases:
             yield case
-            if case.narrow:
-                yield from (case.in_dtype(dtype) for dtype in self.dtypes if dtype != torch.bfloat16)
+            if self.in_fp32 and case.narrow:
+                yield case.in_dtype(torch.float32)
 
 
 class _IndicesInMemory(TorchFunctionMode):

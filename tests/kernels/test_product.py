@@ -6,6 +6,7 @@ are compared in ``interpreted/test_quantize_features.py``.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,7 @@ def links(tree: Tree) -> tuple[Tensor, Tensor]:
     slots = len(tree.tokens) + 1
     child, sibling = torch.full((slots,), -1), torch.full((slots,), -1)
     for slot, children in enumerate(tree.children):
-        for before, after in zip(children, children[1:], strict=False):
+        for before, after in itertools.pairwise(children):
             sibling[before] = after
         if children:
             child[slot] = children[0]

@@ -54,7 +54,7 @@ QUANTIZE = Operator(
     reference=quantize_features_reference,
     explain=explain,
     cost=cost,
-    dtypes=(torch.bfloat16,),
+    in_fp32=False,
     cases=(
         Case(
             name="SmolLM2-135M, fp8",
@@ -74,7 +74,7 @@ DEQUANTIZE = Operator(
     reference=dequantize_features_reference,
     explain=explain_dequantize,
     cost=dequantize_cost,
-    dtypes=(torch.bfloat16,),
+    in_fp32=False,
     cases=(
         Case(
             name="SmolLM2-135M, fp8",
