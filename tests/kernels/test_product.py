@@ -213,6 +213,7 @@ def test_the_sequential_head_walks_alike(head: str) -> None:
 
 def test_the_selector_chooses_alike() -> None:
     network, doc = network2(), document(5, 30)
+    torch.manual_seed(0)
     assert network.selector is not None
     made = proposer2(network, doc, 12)
     _, head = tables()
