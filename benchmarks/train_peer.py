@@ -3,12 +3,13 @@
     python benchmarks/train_peer.py --setup DIRECTORY         (makes the peer's environment there, then measures)
     python benchmarks/train_peer.py --peer-python DIRECTORY/bin/python [--length 1024] [--anchors 256] ...
 
-Both sides train DFlash, or DSpark where a shape has a rank, on the same documents with the same shapes, in fp32 with the same torch release and number of threads,
-features in memory, each in a fresh process of its own; their steps alternate. A step is: draw the anchors, loss,
-gradients, clipping, AdamW. Both draw the same number of anchors from the same positions, so a step of either trains on
-the same number of document tokens and of block rows; the figure is document tokens per second. The peer runs its own
-draft model, objective, backend and optimiser with sdpa attention on one rank (NO_SHARD, without the wrapper that
-several ranks need, which only helps it). It also counts right predictions in its loss; we do that at evaluation.
+Both sides train DFlash, or DSpark where a shape has a rank, on the same documents with the same shapes, in fp32 with the
+same torch release and number of threads, features in memory, each in a fresh process of its own; their steps alternate.
+A step is: draw the anchors, loss, gradients, clipping, AdamW. Both draw the same number of anchors from the same
+positions, so a step of either trains on the same number of document tokens and of block rows; the figure is document
+tokens per second. The peer runs its own draft model, objective, backend and optimiser with sdpa attention on one rank
+(NO_SHARD, without the wrapper that several ranks need, which only helps it). It also counts right predictions in its
+loss; we do that at evaluation.
 
 First both compute the loss of one small case with all legal anchors from the same weights: it has to agree, or the two
 do not train the same thing. Peak memory is the high-water mark of the process's resident memory, with the imports
