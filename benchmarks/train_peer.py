@@ -3,7 +3,7 @@
     python benchmarks/train_peer.py --setup DIRECTORY         (makes the peer's environment there, then measures)
     python benchmarks/train_peer.py --peer-python DIRECTORY/bin/python [--length 1024] [--anchors 256] ...
 
-Both sides train DFlash, or DSpark where a shape has a rank, on the same documents with the same shapes, in fp32 with the
+Both sides train DFlash (DSpark where a shape has a rank) on the same documents with the same shapes, in fp32 with the
 same torch release and number of threads, features in memory, each in a fresh process of its own; their steps alternate.
 A step is: draw the anchors, loss, gradients, clipping, AdamW. Both draw the same number of anchors from the same
 positions, so a step of either trains on the same number of document tokens and of block rows; the figure is document
