@@ -38,7 +38,7 @@ def divergence(inputs: dict[str, Any]) -> Callable[..., Tensor]:
     restricted = teacher_head if ids is None else teacher_head[ids]  # once, not in the time that is measured
 
     def run(hidden_MH: Tensor, head_VH: Tensor, *, teacher_MT: Tensor, **_: Any) -> Tensor:
-        out: Tensor = loss(hidden_MH, head_VH, teacher_MT, restricted)
+        out: Tensor = loss(hidden_MH, head_VH, teacher_MT, restricted, None)
         return out
 
     return run
