@@ -1,7 +1,8 @@
 """The training step of ``specforge`` for a ``train_case.Case``; runs in its own environment.
 
 Its own draft model, objective of DFlash or DSpark (chunked with checkpointing, its default), training backend and
-optimiser, in fp32 on the CPU with sdpa attention. One process without a process group, so its wrapper for several ranks is left out.
+optimiser, in fp32 on the CPU with sdpa attention. One process without a process group, so its wrapper for several ranks
+is left out.
 """
 
 from __future__ import annotations
