@@ -33,6 +33,8 @@ class Case:
     documents: int = 1
     head_rank: int = 0
     """Of DSpark's sequential head; 0: DFlash."""
+    rnn: int = 0
+    """1: DSpark's recurrent head, without a proposal in the anchor's row; 0: its Markov head, with one (the recipe)."""
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:

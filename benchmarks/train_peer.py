@@ -1,14 +1,15 @@
-"""Training of DFlash against the newest ``specforge`` of the registry: tokens per second and peak memory, side by side.
+"""Training against the newest ``specforge`` of the registry: tokens per second and peak memory, side by side.
 
     python benchmarks/train_peer.py --setup DIRECTORY         (makes the peer's environment there, then measures)
     python benchmarks/train_peer.py --peer-python DIRECTORY/bin/python [--length 1024] [--anchors 256] ...
 
-Both sides train on the same documents with the same shapes, in fp32 with the same torch release and number of threads,
-features in memory, each in a fresh process of its own; their steps alternate. A step is: draw the anchors, loss,
-gradients, clipping, AdamW. Both draw the same number of anchors from the same positions, so a step of either trains on
-the same number of document tokens and of block rows; the figure is document tokens per second. The peer runs its own
-draft model, objective, backend and optimiser with sdpa attention on one rank (NO_SHARD, without the wrapper that
-several ranks need, which only helps it). It also counts right predictions in its loss; we do that at evaluation.
+Both sides train DFlash (DSpark where a shape has a rank) on the same documents with the same shapes, in fp32 with the
+same torch release and number of threads, features in memory, each in a fresh process of its own; their steps alternate.
+A step is: draw the anchors, loss, gradients, clipping, AdamW. Both draw the same number of anchors from the same
+positions, so a step of either trains on the same number of document tokens and of block rows; the figure is document
+tokens per second. The peer runs its own draft model, objective, backend and optimiser with sdpa attention on one rank
+(NO_SHARD, without the wrapper that several ranks need, which only helps it). It also counts right predictions in its
+loss; we do that at evaluation.
 
 First both compute the loss of one small case with all legal anchors from the same weights: it has to agree, or the two
 do not train the same thing. Peak memory is the high-water mark of the process's resident memory, with the imports
@@ -24,7 +25,7 @@ import os
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,14 @@ TORCH = "torch==2.13.0"
 PEER, PEER_NEEDS = "specforge", ("transformers==5.8.1", "psutil")
 CHECK = Case(length=48, anchors=47, vocabulary=500, documents=2)
 """As many anchors as legal positions: nothing is left to chance."""
+CHECKS = {"DFlash": CHECK, "DSpark": replace(CHECK, head_rank=16)}
 SHAPES: dict[str, dict[str, int]] = {
     "recipe": {"block": 16, "anchors": 512, "length": 2048},
     "medium": {"block": 16, "anchors": 256, "length": 1024},
     "small": {"block": 8, "anchors": 64, "length": 512, "documents": 4},
+    "few": {"block": 16, "anchors": 64, "length": 2048},
+    "dspark": {"block": 8, "anchors": 64, "length": 512, "documents": 4, "head_rank": 256},
+    "dspark-medium": {"block": 8, "anchors": 256, "length": 1024, "head_rank": 256},
 }
 
 
@@ -50,7 +55,8 @@ def main() -> None:
     print(
         f"peer: {PEER} {version.split()[0]} on torch {version.split()[1]}; {options.threads} threads, fp32", flush=True
     )
-    _check_same_loss(peer, options.threads)
+    for method, case in CHECKS.items():
+        _check_same_loss(method, case, peer, options.threads)
     cases = [(name, Case.of(options, **SHAPES[name])) for name in options.shapes] or [("as asked", Case.of(options))]
     for name, case in cases:
         _compare(name, case, peer, options)
@@ -86,13 +92,13 @@ class Side:
         self._process.wait()
 
 
-def _check_same_loss(peer: str, threads: int) -> None:
+def _check_same_loss(method: str, case: Case, peer: str, threads: int) -> None:
     losses = []
     for side, python in (("ours", sys.executable), ("peer", peer)):
-        worker = Side(side, python, CHECK, threads)
+        worker = Side(side, python, case, threads)
         losses.append(worker.ask("steps 2")["losses"])
         worker.end()
-    print(f"loss of the same small case before the first two steps: ours {losses[0]}, peer {losses[1]}")
+    print(f"{method}: loss of the same small case before the first two steps: ours {losses[0]}, peer {losses[1]}")
     if abs(losses[0][0] / losses[1][0] - 1) > 1e-4:
         raise SystemExit("the losses differ: the two sides do not train the same thing")
 

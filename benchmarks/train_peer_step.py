@@ -1,14 +1,16 @@
 """The training step of ``specforge`` for a ``train_case.Case``; runs in its own environment.
 
-Its own draft model, DFlash objective (chunked with checkpointing, its default), training backend and optimiser, in fp32
-on the CPU with sdpa attention. One process without a process group, so its wrapper for several ranks is left out.
+Its own draft model, objective of DFlash or DSpark (chunked with checkpointing, its default), training backend and
+optimiser, in fp32 on the CPU with sdpa attention. One process without a process group, so its wrapper for several ranks
+is left out.
 """
 
 from __future__ import annotations
 
 import torch
-from specforge.algorithms.common.dflash_family_model import OnlineDFlashModel
+from specforge.algorithms.common.dflash_family_model import OnlineDFlashModel, OnlineDSparkModel
 from specforge.modeling.draft.dflash import DFlashDraftModel
+from specforge.modeling.draft.dspark import DSparkDraftModel
 from specforge.optimizer import BF16Optimizer
 from specforge.training.backend import FSDPTrainingBackend, ParallelConfig
 from train_case import Case, fill, make
@@ -40,14 +42,21 @@ class Step:
             "target_layer_ids": list(range(1, case.features + 1)),
             "mask_token_id": case.vocabulary - 1,
         }
+        if case.head_rank:
+            config.dflash_config |= {
+                "markov_rank": case.head_rank,
+                "markov_head_type": "vanilla",
+                "enable_confidence_head": True,
+                "confidence_head_with_markov": True,
+            }
         config._attn_implementation = "sdpa"
-        draft = DFlashDraftModel(config).float().train()
+        draft = (DSparkDraftModel if case.head_rank else DFlashDraftModel)(config).float().train()
         fill(draft.named_parameters())
         made = make(case)
         embed = torch.nn.Embedding.from_pretrained(made.table_VH, freeze=True)
         head = torch.nn.Linear(case.hidden, case.vocabulary, bias=False)
         head.weight = torch.nn.Parameter(made.table_VH, requires_grad=False)
-        model = OnlineDFlashModel(
+        model = (OnlineDSparkModel if case.head_rank else OnlineDFlashModel)(
             draft,
             head,
             embed,
@@ -67,6 +76,8 @@ class Step:
             "hidden_states": made.features_DTKH.flatten(2).float(),
             "loss_mask": torch.ones_like(made.ids_DT, dtype=torch.float32),
         }
+        if case.head_rank:
+            self._batch["target_last_hidden_states"] = made.features_DTKH[:, :, -1].float()
 
     def run(self) -> float:
         """The loss before the step."""

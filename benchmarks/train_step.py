@@ -104,5 +104,6 @@ def geometry(case: Case) -> DFlashGeometry:
 
 
 def dspark_geometry(case: Case) -> DSparkGeometry:
-    own = {"sample_from_anchor": False, "head": "rnn", "head_rank": case.head_rank, "confidence": True}
+    head = "rnn" if case.rnn else "markov"
+    own = {"sample_from_anchor": not case.rnn, "head": head, "head_rank": case.head_rank, "confidence": True}
     return DSparkGeometry.from_dict({**geometry(case).to_dict(), **own})

@@ -75,7 +75,9 @@ def compile_launch(launch: Launch, *, case: str, capability: int) -> Compiled:
 
     signature, constants, attributes = _specialised(launch)
     source = ASTSource(fn=launch.kernel, signature=signature, constexprs=constants, attrs=attributes)
-    options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": True}
+    options: dict[str, Any] = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": True}
+    if launch.registers is not None:
+        options["maxnreg"] = launch.registers
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     registers, stack = _resources(made.asm["cubin"])
     return Compiled(
@@ -161,10 +163,10 @@ def _tensor_cores(ptx: str) -> str:
 def compile_all(
     operators: Iterable[Operator], *, capabilities: Iterable[int] = CAPABILITIES
 ) -> Iterator[tuple[str, Compiled]]:
-    """Operator name and result of every kernel, case and capability."""
+    """Operator name and result of every kernel, case, dtype and capability."""
     capabilities = tuple(capabilities)
     for operator in operators:
-        for case in operator.cases:
+        for case in operator.variants:
             for capability in capabilities:
                 for launch in launches_of(operator, case, capability=capability):
                     yield operator.name, compile_launch(launch, case=case.name, capability=capability)

@@ -23,6 +23,7 @@ class Launch:
     """Compile-time constants by name."""
     warps: int
     stages: int
+    registers: int | None
 
 
 @dataclass(slots=True)
@@ -47,23 +48,34 @@ def recording(capability: int) -> Iterator[Recording]:
 
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, stages: int = 2, **constants: Any
+    kernel: Any,
+    grid: tuple[int, ...],
+    *arguments: Any,
+    warps: int = 4,
+    stages: int = 2,
+    registers: int | None = None,
+    **constants: Any,
 ) -> None:
     """Run ``kernel`` with ``arguments`` in its order, then ``constants`` by name; nothing if the grid is empty.
 
-    The first argument is a tensor: the launch is made on its device.
+    The first argument is a tensor: the launch is made on its device. ``registers``: of a thread at most; by itself the
+    assembler may rather spill a few bytes than use one more, so that more programs fit on a multiprocessor.
     """
     if 0 in grid:
         return
     record = _recording.get()
     if record is not None:
         record.launches.append(
-            Launch(kernel=kernel, grid=grid, arguments=arguments, constants=constants, warps=warps, stages=stages)
-        )
+            Launch(
+                kernel=kernel, grid=grid, arguments=arguments, constants=constants, warps=warps, stages=stages,
+                registers=registers,
+            )
+        )  # fmt: skip
         return
+    limit = {} if registers is None else {"maxnreg": registers}
     # A launch goes to the current device, wherever its tensors are.
     with torch.cuda.device_of(arguments[0]):  # type: ignore[no-untyped-call]
-        kernel[grid](*arguments, num_warps=warps, num_stages=stages, enable_fp_fusion=True, **constants)
+        kernel[grid](*arguments, num_warps=warps, num_stages=stages, enable_fp_fusion=True, **limit, **constants)
 
 
 def capability_of(tensor: Tensor) -> int:

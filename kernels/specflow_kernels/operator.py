@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from specflow_kernels.choice import Choice
+from specflow_kernels.choice import Choice, name_of
 from specflow_kernels.cost import Cost
+from specflow_kernels.peers import Peer
 
 Inputs = Mapping[str, Any]
 
@@ -23,6 +24,23 @@ class Case:
     name: str
     make: Callable[[torch.device], dict[str, Any]]
     """Keyword arguments of the operator, on this device; ``meta`` works too."""
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it has bfloat16 tensors."""
+        return any(_is_bfloat16(value) for value in self.make(torch.device("meta")).values())
+
+    def in_dtype(self, dtype: torch.dtype) -> Case:
+        """The same with its bfloat16 tensors in ``dtype``."""
+
+        def make(device: torch.device) -> dict[str, Any]:
+            return {name: t.to(dtype) if _is_bfloat16(t) else t for name, t in self.make(device).items()}
+
+        return Case(name=f"{self.name}, {name_of(dtype)}", make=make)
+
+
+def _is_bfloat16(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.bfloat16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +57,18 @@ class Operator:
     differentiable: tuple[str, ...] = ()
     """Inputs that get a gradient."""
     backward_cost: Callable[..., Cost] | None = None
-    peers: Mapping[str, Callable[[dict[str, Any]], Callable[..., Any]]] = field(default_factory=dict)
-    """Public kernels that compute the same, by name: made ready for inputs, each gives a function of them."""
+    peers: Mapping[str, Peer] = field(default_factory=dict)
+    """Public kernels by name."""
+    in_fp32: bool = True
+    """Whether the kernel takes in fp32 what its cases have in bfloat16."""
+
+    @property
+    def variants(self) -> Iterator[Case]:
+        """Its cases, and those with bfloat16 tensors in fp32 too; code for fp16 is that for bfloat16."""
+        for case in self.cases:
+            yield case
+            if self.in_fp32 and case.narrow:
+                yield case.in_dtype(torch.float32)
 
 
 class _IndicesInMemory(TorchFunctionMode):

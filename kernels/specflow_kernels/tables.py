@@ -8,6 +8,8 @@ from typing import Any
 from specflow_kernels.compiling import CAPABILITIES, SHARED_LIMIT, Compiled
 
 BEGIN, END = "<!-- kernels: begin -->", "<!-- kernels: end -->"
+OWN = ("triton", "reference", "torch.compile")
+"""Implementations that every operator has, by the names of ``measuring.ROUNDS``."""
 
 
 def compiled_table(results: Sequence[tuple[str, Compiled]], *, digest: str, triton: str) -> str:
@@ -41,23 +43,29 @@ def _cell(made: Compiled | None) -> str:
 
 
 def measured_table(document: dict[str, Any]) -> str:
-    """The rows of ``measuring.measure``."""
-    names = list(dict.fromkeys(name for row in document["rows"] for name in row["seconds"]))
+    """The rows of ``measuring.measure``; public kernels share a column, and say below it what they compute."""
     limits = document["limits"]
     lines = [
         f"{document['device']}, torch {document['torch']}, Triton {document['triton']}; measured "
         f"limits {limits['bytes_per_second'] / 1e12:.2f} TB/s and {limits['operations_per_second'] / 1e12:.0f} Tflop/s "
-        "in bf16. Times in microseconds.",
+        f"in bf16. Times in microseconds; all of it took {document['seconds']:.0f} s.",
         "",
-        f"| operator | shapes | direction | {' | '.join(names)} | share of the limit |",
-        f"|---|---|---|{'---:|' * (len(names) + 1)}",
+        f"| operator | shapes | direction | {' | '.join(OWN)} | public kernel | share of the limit |",
+        f"|---|---|---|{'---:|' * len(OWN)}---|---:|",
     ]
     for row in document["rows"]:
-        times = " | ".join(_time(row["seconds"].get(name)) for name in names)
+        times = " | ".join(_time(row["seconds"].get(name)) for name in OWN)
+        public = {name: seconds for name, seconds in row["seconds"].items() if name not in OWN}
+        told = "; ".join(f"{name} {_time(seconds)}" for name, seconds in public.items()) or "-"
         share = "-" if row["share"] is None else f"{100 * row['share']:.0f} %"
-        lines.append(f"| {row['operator']} | {row['case']} | {row['direction']} | {times} | {share} |")
+        lines.append(f"| {row['operator']} | {row['case']} | {row['direction']} | {times} | {told} | {share} |")
+    lines += ["", *(_described(name, peer) for name, peer in document["peers"].items())]
     notes = {f"{row['operator']}, {name}: {note}" for row in document["rows"] for name, note in row["notes"].items()}
-    return "\n".join([*lines, *(["", *sorted(notes)] if notes else [])])
+    return "\n".join([*lines, *(["", *sorted(f"- {note}" for note in notes)] if notes else [])])
+
+
+def _described(name: str, peer: dict[str, str | None]) -> str:
+    return f"- {name} ({peer['package']} {peer['version'] or 'is not installed'}): {peer['computes']}"
 
 
 def _time(seconds: float | None) -> str:

@@ -44,7 +44,7 @@ def explain(operators: Names = None, as_json: JsonOption = False) -> None:
             rows.append(
                 {
                     "operator": operator.name, "case": case.name, "runs": choice.name, "reason": reason,
-                    "bytes": cost.bytes, "operations": cost.operations,
+                    "bytes": cost.bytes, "operations": cost.operations, "public": _public(operator),
                 }
             )  # fmt: skip
     if as_json:
@@ -57,6 +57,16 @@ def explain(operators: Names = None, as_json: JsonOption = False) -> None:
             f"{row['operations']:.2g}",
         )  # fmt: skip
     console().print(table)
+    public = {name: told for row in rows for name, told in row["public"].items()}
+    for name, told in public.items():
+        console().print(f"bench measures against {name}: {told}", markup=False, soft_wrap=True)
+
+
+def _public(operator: Operator) -> dict[str, str]:
+    """Public kernels that ``bench`` measures against, by name: what each computes, or why it cannot be."""
+    return {
+        name: peer.absence or f"{peer.package} {peer.version}, {peer.computes}" for name, peer in operator.peers.items()
+    }
 
 
 @group.command()
@@ -91,6 +101,9 @@ def bench(
     operators: Names = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="JSON.")] = Path("kernels-bench.json"),
     document: Document = None,
+    budget: Annotated[
+        float, typer.Option("--budget", min=1.0, metavar="SECONDS", help="Begin nothing more after this time.")
+    ] = 540.0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure kernels, references, compiled references and public kernels on this machine's GPU.
@@ -104,7 +117,7 @@ def bench(
 
     chosen = _operators(operators)
     try:
-        found = measure(chosen)
+        found = measure(chosen, budget=budget)
     except RuntimeError as error:
         console(stderr=True).print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(1) from error

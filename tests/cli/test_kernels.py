@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,15 @@ def test_explain_names_the_implementation_the_reason_and_the_cost() -> None:
             ("reference", "tensors are on cpu; the kernel needs a CUDA device")
         }
     assert all(row["bytes"] > 0 for row in rows)
+    public = {row["operator"]: row["public"] for row in rows}
+    assert public["commit_path"] == {}
+    if find_spec("flashinfer") is None:
+        assert public["verify_chain"] == {"FlashInfer": "not installed: pip install flashinfer-python"}
+
+
+def test_explain_tells_of_public_kernels() -> None:
+    told = specflow("kernels", "explain", "anchored_block_attention").stdout
+    assert "bench measures against FlexAttention: torch" in told
 
 
 def test_unknown_operator_is_told_with_the_known_ones() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from specflow_kernels.grouped_dynamic_conv import grouped_dynamic_conv
 from torch import Tensor
 
 from specflow.drafters.dflash.network import Context, DFlashNetwork
 from specflow.drafters.dflash.proposer import DFlashProposer
-from specflow.drafters.dflash2.convolution import convolve
 from specflow.drafters.dflash2.geometry import DFlash2Geometry
 from specflow.drafters.dflash2.method import become_fresh
 from specflow.drafters.dflash2.network import DFlash2Network
@@ -42,7 +42,7 @@ def test_convolution_equals_loops_in_value_and_gradient(taps: int) -> None:
     for a, b in zip(ours, loops, strict=True):
         b.data.copy_(a.data)
     weights = torch.randn(2, 4, 6, generator=g).double()
-    found, expected = convolve(*ours), slow_convolution(*loops)
+    found, expected = grouped_dynamic_conv(*ours), slow_convolution(*loops)
     torch.testing.assert_close(found, expected)
     (found * weights).sum().backward()
     (expected * weights).sum().backward()

@@ -27,7 +27,7 @@ CASES = {
     "weights": {"anchors": 4, "length": 64, "vocabulary": 1000, "hidden": 768, "intermediate": 3072},
     "vocabulary": {"anchors": 32, "length": 128, "vocabulary": 120000, "hidden": 64, "intermediate": 128},
     "blocks": {"anchors": 512, "block": 8, "length": 600, "vocabulary": 1000, "hidden": 256, "intermediate": 1024},
-    "sequential head": {"anchors": 64, "length": 128, "vocabulary": 30000, "hidden": 128, "head_rank": 64},
+    "sequential head": {"anchors": 64, "length": 128, "vocabulary": 30000, "hidden": 128, "head_rank": 64, "rnn": 1},
 }
 
 

@@ -69,6 +69,7 @@ def explain(
         tensors,
         refusals=(
             (size > LARGEST_HEAD, f"head size {size}; the kernel's tiles hold up to {LARGEST_HEAD}"),
+            (block < query_NRAd.shape[1], f"{query_NRAd.shape[1]} query rows of blocks of {block}"),
             (block > LARGEST_BLOCK, f"blocks of {block} rows; the kernel's tiles hold up to {LARGEST_BLOCK}"),
         ),
     )

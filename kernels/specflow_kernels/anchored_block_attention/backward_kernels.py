@@ -26,7 +26,6 @@ def block_kernel(
     start, visible = tl.load(start_of + n).to(tl.int64), tl.load(visible_of + n).to(tl.int32)
     b = tl.arange(0, BLOCK_B)
     own = (n * B + b) * groups + g
-    own_k, own_v = load_rows(key, own, b < B, D, BLOCK_D), load_rows(value, own, b < B, D, BLOCK_D)
     d_own_k = tl.zeros((BLOCK_B, BLOCK_D), tl.float32)
     d_own_v = tl.zeros((BLOCK_B, BLOCK_D), tl.float32)
     for tile in range(0, R * RATIO, BLOCK_Q):
@@ -41,6 +40,8 @@ def block_kernel(
         delta = tl.sum(mixed.to(tl.float32) * upstream.to(tl.float32), axis=1)
         tl.store(deltas + place, delta, mask=real)
 
+        # Loaded for every tile, so that no register holds them while the context goes by.
+        own_k, own_v = load_rows(key, own, b < B, D, BLOCK_D), load_rows(value, own, b < B, D, BLOCK_D)
         near = own_scores(q, own_k, row, b, scale, window, B, CAUSAL, WINDOWED, PRECISION)
         own_weights = tl.exp2(near - log_sum[:, None])
         d_own_v += tl.dot(tl.trans(own_weights.to(upstream.dtype)), upstream, input_precision=PRECISION)

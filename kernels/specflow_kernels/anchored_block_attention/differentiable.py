@@ -79,7 +79,7 @@ class _Attention(torch.autograd.Function):
         launch(
             context_kernel, (-(-rows // size), groups), query, context_key, context_value, start, visible, first,
             last, log_sums, deltas, grad, d_context_key, d_context_value, rows, groups, ctx.window, LOG2_E * scale,
-            scale, warps=warps, stages=1, **tiles,
+            scale, warps=warps, stages=1, registers=128 if query.dtype == torch.float32 else None, **tiles,
         )  # fmt: skip
         return d_query, d_key, d_value, d_context_key, d_context_value, None, None, None, None
 

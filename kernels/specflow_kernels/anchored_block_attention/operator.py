@@ -12,6 +12,7 @@ from specflow_kernels.anchored_block_attention import anchored_block_attention, 
 from specflow_kernels.anchored_block_attention.reference import anchored_block_attention_reference
 from specflow_kernels.cost import Cost, bytes_of
 from specflow_kernels.operator import Case, Operator
+from specflow_kernels.peers import Peer
 
 
 def make(
@@ -79,7 +80,7 @@ OPERATOR = Operator(
     explain=explain,
     cost=cost,
     backward_cost=backward_cost,
-    peers={"FlexAttention": flex_attention},
+    peers={"FlexAttention": Peer(package="torch", computes="the same", prepare=flex_attention)},
     differentiable=("query_NRAd", "key_NBGd", "value_NBGd", "context_key_SGd", "context_value_SGd"),
     cases=(
         Case(

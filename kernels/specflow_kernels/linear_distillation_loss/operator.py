@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from specflow_kernels.cost import Cost, bytes_of
-from specflow_kernels.linear_distillation_loss import explain, linear_distillation_loss
+from specflow_kernels.linear_distillation_loss import explain, liger, linear_distillation_loss
 from specflow_kernels.linear_distillation_loss.reference import linear_distillation_loss_reference
 from specflow_kernels.linear_distillation_loss.terms import Terms
 from specflow_kernels.operator import Case, Operator
+from specflow_kernels.peers import Peer
 
 PER_LOGIT = 20
 """Operations of the softmaxes and sums for every logit pair."""
@@ -72,6 +73,14 @@ OPERATOR = Operator(
     cost=cost,
     backward_cost=backward_cost,
     differentiable=("hidden_MH",),
+    peers={
+        "Liger cross-entropy": Peer(
+            package="liger-kernel", computes="the cross-entropy alone, without a teacher", prepare=liger.cross_entropy
+        ),
+        "Liger KL": Peer(
+            package="liger-kernel", computes="KL of teacher and drafter alone, without labels", prepare=liger.divergence
+        ),
+    },
     cases=(
         Case(
             name="SmolLM2-135M, quickstart",

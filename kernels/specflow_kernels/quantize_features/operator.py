@@ -54,6 +54,7 @@ QUANTIZE = Operator(
     reference=quantize_features_reference,
     explain=explain,
     cost=cost,
+    in_fp32=False,
     cases=(
         Case(
             name="SmolLM2-135M, fp8",
@@ -73,6 +74,7 @@ DEQUANTIZE = Operator(
     reference=dequantize_features_reference,
     explain=explain_dequantize,
     cost=dequantize_cost,
+    in_fp32=False,
     cases=(
         Case(
             name="SmolLM2-135M, fp8",

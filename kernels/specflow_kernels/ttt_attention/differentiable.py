@@ -65,7 +65,8 @@ class _Attention(torch.autograd.Function):
         last = torch.searchsorted(first, first, right=True).to(torch.int32)  # documents lie one behind the other
         launch(
             key_kernel, (of_rows, groups), query, key, value, first, last, log_sums, deltas, grad, d_key, d_value,
-            tokens, heads, groups, *scales, warps=8 if size > 64 else 4, stages=1, **tiles,
+            tokens, heads, groups, *scales, warps=8 if size > 64 else 4, stages=1,
+            registers=128 if query.dtype == torch.float32 else None, **tiles,
         )  # fmt: skip
         tiles.pop("PRECISION")
         launch(

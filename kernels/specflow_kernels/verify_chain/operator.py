@@ -9,7 +9,9 @@ from torch import Tensor
 
 from specflow_kernels.cost import Cost
 from specflow_kernels.operator import Case, Operator
+from specflow_kernels.peers import Peer
 from specflow_kernels.verify_chain import explain, verify_chain
+from specflow_kernels.verify_chain.flashinfer_sampling import chain_speculative_sampling
 from specflow_kernels.verify_chain.reference import verify_chain_reference
 
 
@@ -53,6 +55,11 @@ OPERATOR = Operator(
     reference=verify_chain_reference,
     explain=explain,
     cost=cost,
+    peers={
+        "FlashInfer": Peer(
+            package="flashinfer-python", computes="the same for drawn proposals", prepare=chain_speculative_sampling
+        )
+    },
     cases=(
         Case(
             name="SmolLM2-135M, greedy",

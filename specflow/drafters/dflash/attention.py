@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from specflow_kernels.anchored_block_attention import anchored_block_attention, explain
 from torch import Tensor
 
 from specflow.drafters.dflash.chunked_attention import EVERYTHING, Chunk, Rule, attend_in_chunks
@@ -42,27 +43,37 @@ def block_attention(
 
     The work is the sum over blocks of what each sees, up to the rounding of chunks: a block early in a document does
     not pay for the blocks behind it, and no matrix over all blocks or all documents ever exists. Memory beside the
-    inputs and the result is that of one chunk. Under autocast the products run in its dtype.
+    inputs and the result is that of one chunk. Under autocast the products run in its dtype. On CUDA the kernel runs
+    where it takes these tensors.
     """
     blocks, rows, heads, size = query_NRAd.shape
     groups = key_NBGd.shape[2]
     kind = query_NRAd.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query_NRAd.dtype
+    given = [t.to(dtype) for t in (query_NRAd, key_NBGd, value_NBGd, context_key_SGd, context_value_SGd)]
+    places = {"start_N": starts(spans, device=visible_N.device), "visible_N": visible_N}
+    if explain(*given, **places).kernel:
+        return anchored_block_attention(*given, **places, causal=rule.causal, window=rule.window).flatten(2)
+    query, key, value, context_key, context_value = given
     # [G, N, Q, d]: all query heads of one key head together, so that each product is one GEMM per key head.
-    query = query_NRAd.view(blocks, rows, groups, heads // groups, size).permute(2, 0, 1, 3, 4)
-    query = query.reshape(groups, blocks, rows * heads // groups, size)
+    query = query.view(blocks, rows, groups, heads // groups, size).permute(2, 0, 1, 3, 4)
     mixed = attend_in_chunks(
-        query.to(dtype),
-        key_NBGd.permute(2, 0, 1, 3).to(dtype),
-        value_NBGd.permute(2, 0, 1, 3).to(dtype),
-        context_key_SGd.transpose(0, 1).to(dtype),
-        context_value_SGd.transpose(0, 1).to(dtype),
+        query.reshape(groups, blocks, rows * heads // groups, size),
+        key.permute(2, 0, 1, 3),
+        value.permute(2, 0, 1, 3),
+        context_key.transpose(0, 1),
+        context_value.transpose(0, 1),
         tuple(plan_chunks(spans, visible_N.tolist(), scores_per_row=rows * heads, rule=rule)),
         rule,
         heads // groups,
     )
     mixed = mixed.view(groups, blocks, rows, heads // groups, size).permute(1, 2, 0, 3, 4)
     return mixed.reshape(blocks, rows, heads * size)
+
+
+def starts(spans: Sequence[Span], *, device: torch.device) -> Tensor:
+    """``[N]`` context row where each block's document begins."""
+    return torch.tensor([span.context[0] for span in spans for _ in range(*span.blocks)], device=device)
 
 
 def plan_chunks(
