@@ -13,8 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 LAG_ROUNDS = 2
+REMEMBERED = 32
+"""Rounds of a request that are kept."""
 
 Floats = NDArray[np.float64]
+Known = dict[int, Floats]
+"""Survival ``[M]`` by the request's place."""
 
 
 class Slot(NamedTuple):
@@ -25,28 +29,56 @@ class Slot(NamedTuple):
 
 
 class LagQueue:
-    """``publish`` every round, what it proposed or that nothing arrived; ``lagged`` answers from ``lag`` rounds ago."""
+    """``publish`` every round, what it proposed or that nothing arrived; the others answer from ``lag`` rounds ago.
+
+    A row that is not a number: that request drafted nothing.
+    """
 
     def __init__(self, lag: int = LAG_ROUNDS) -> None:
         if lag < 1:
             raise ValueError(f"a lag of {lag} rounds: expected at least 1, or a budget would see the round it is for")
-        self._waiting: deque[tuple[dict[Slot, int], Floats] | None] = deque(maxlen=lag)
+        self._waiting: deque[tuple[list[Slot], Floats] | None] = deque(maxlen=lag)
         self._lag = lag
+        self._remembered: dict[Slot, deque[Floats]] = {}
 
     def publish(self, slots: Sequence[Slot], survival_RM: Floats | None) -> None:
         """The survival of this round; none: it did not arrive, for whatever reason."""
         if survival_RM is not None and len(survival_RM) != len(slots):
             raise ValueError(f"survival of {len(survival_RM)} requests, {len(slots)} are running")
         # A copy: the caller may use its buffer again.
-        kept = None if survival_RM is None else ({slot: i for i, slot in enumerate(slots)}, survival_RM.copy())
-        self._waiting.append(kept)
+        self._waiting.append(None if survival_RM is None else (list(slots), survival_RM.copy()))
+        if len(self._waiting) == self._lag and self._waiting[0] is not None:
+            self._remember(*self._waiting[0], running=set(slots))
+
+    def available(self) -> bool:
+        """Whether the round ``lag`` rounds ago has arrived."""
+        return len(self._waiting) == self._lag and self._waiting[0] is not None
 
     def lagged(self, slots: Sequence[Slot], num_proposals: int) -> Floats | None:
         """``[R, M]`` of ``slots`` as of ``lag`` rounds ago, 1 where the request was another; none: not available."""
-        snapshot = self._waiting[0] if len(self._waiting) == self._lag else None
-        if snapshot is None:
-            return None
-        rows, survival_RM = snapshot
-        with_unknown = np.concatenate((survival_RM, np.ones((1, num_proposals))))
-        found: Floats = with_unknown[[rows.get(slot, -1) for slot in slots]]
+        return None if not self.available() else self.samples(slots, num_proposals, 1)[0]
+
+    def samples(self, slots: Sequence[Slot], num_proposals: int, count: int) -> Floats:
+        """``[count, R, M]``: of each request the last rounds up to ``lag`` rounds ago, the newest first.
+
+        Taken again from the newest where fewer are known; 1 where none is.
+        """
+        found = np.ones((count, len(slots), num_proposals))
+        for r, slot in enumerate(slots):
+            own = self._remembered.get(slot)
+            if own:
+                newest_first = np.array(own)[::-1]
+                found[:, r] = newest_first[np.arange(count) % len(own)]
         return found
+
+    def mean(self, slot: Slot) -> Floats | None:
+        """``[M]`` over what is remembered of a request; none: nothing."""
+        own = self._remembered.get(slot)
+        return np.mean(own, axis=0) if own else None
+
+    def _remember(self, slots: Sequence[Slot], survival_RM: Floats, *, running: set[Slot]) -> None:
+        for slot in [slot for slot in self._remembered if slot not in running]:
+            del self._remembered[slot]
+        for slot, row_M in zip(slots, survival_RM, strict=True):
+            if slot in running and not np.isnan(row_M[0]):
+                self._remembered.setdefault(slot, deque(maxlen=REMEMBERED)).append(row_M)
