@@ -1,7 +1,7 @@
 """Verification of as many rows as each request was granted, and of no other row.
 
-Chains are cut to what was granted before the target sees them; what it says of them is verified as ever. On a chain that
-is accepted whole although it was cut, the next token is the target's own at the cut, so nothing is skewed.
+Chains are cut to what was granted before the target sees them; what it says of them is verified as ever. Where a cut
+chain is accepted whole, the next token is the target's own at the cut, so nothing is skewed.
 Legend: B requests, N rows of all requests one after another, V vocabulary, m proposals of the longest chain.
 """
 

@@ -53,7 +53,7 @@ def decode_speculative_batch(
     time but belongs to no round. ``tree``: requests whose proposals are not drawn get a tree of this shape, none: a
     chain. ``scheduler``: how many proposals of each request are verified, none: all; a new schedule begins with the
     call. ``on_done(index, generation)`` is called as requests finish. Raises ``ValueError`` on empty prompts, if
-    proposals are to be drawn, or trees drafted, by a proposer that cannot, or if a scheduler has no confidence to go by.
+    proposals are to be drawn, or trees drafted, by a proposer that cannot, or if there is no confidence to schedule by.
     """
     if any(not prompt for prompt in prompts) or max_new_tokens < 1 or batch_size < 1:
         shortest = min(map(len, prompts), default=0)

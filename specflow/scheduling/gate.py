@@ -21,16 +21,22 @@ CHOICES = 9
 """Numbers of drafting requests that are compared, evenly spread."""
 REQUESTS_KEPT = 64
 """Requests, ended ones included, whose mean is expected of a request of which nothing is known."""
+PRIOR_REQUESTS = 8
+"""As many requests count what was known before."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Gate:
-    """``cost`` of a round without drafting; ``explore``: share of the time for requests that do not draft."""
+    """``cost`` of a round without drafting; ``explore``: share of the time for requests that do not draft.
+
+    ``expected_M``: mean survival as known beforehand; none: 1 until there is a round.
+    """
 
     cost: CostTable
     drafting: DraftCost
     num_proposals: int
     explore: float
+    expected_M: Floats | None = None
     _means: OrderedDict[Slot, Floats] = field(default_factory=OrderedDict)
     _silent: dict[Slot, int] = field(default_factory=dict)
     """Rounds since a request drafted last."""
@@ -56,8 +62,15 @@ class Gate:
                 self._means[slot] = mean_M
         while len(self._means) > max(REQUESTS_KEPT, len(slots)):
             self._means.popitem(last=False)
-        others_M = np.mean(list(self._means.values()), axis=0) if self._means else np.ones(self.num_proposals)
+        others_M = self._others()
         return np.array([others_M if mean_M is None else mean_M for mean_M in own])
+
+    def _others(self) -> Floats:
+        known = list(self._means.values())
+        if self.expected_M is not None:
+            known += [self.expected_M] * PRIOR_REQUESTS
+        mean_M: Floats = np.mean(known, axis=0) if known else np.ones(self.num_proposals)
+        return mean_M
 
     def _best_count(self, sorted_RM: Floats) -> int:
         """How many of the first requests draft, for the most tokens per second; of equal ones the fewest."""

@@ -34,11 +34,12 @@ class LagQueue:
     A row that is not a number: that request drafted nothing.
     """
 
-    def __init__(self, lag: int = LAG_ROUNDS) -> None:
+    def __init__(self, lag: int = LAG_ROUNDS, *, unknown_M: Floats | None = None) -> None:
+        """``unknown_M``: taken of requests of which nothing is known; none: 1."""
         if lag < 1:
             raise ValueError(f"a lag of {lag} rounds: expected at least 1, or a budget would see the round it is for")
         self._waiting: deque[tuple[list[Slot], Floats] | None] = deque(maxlen=lag)
-        self._lag = lag
+        self._lag, self._unknown_M = lag, unknown_M
         self._remembered: dict[Slot, deque[Floats]] = {}
 
     def publish(self, slots: Sequence[Slot], survival_RM: Floats | None) -> None:
@@ -55,15 +56,17 @@ class LagQueue:
         return len(self._waiting) == self._lag and self._waiting[0] is not None
 
     def lagged(self, slots: Sequence[Slot], num_proposals: int) -> Floats | None:
-        """``[R, M]`` of ``slots`` as of ``lag`` rounds ago, 1 where the request was another; none: not available."""
+        """``[R, M]`` of ``slots`` as of ``lag`` rounds ago, unknown where the request was another; none: nothing came."""
         return None if not self.available() else self.samples(slots, num_proposals, 1)[0]
 
     def samples(self, slots: Sequence[Slot], num_proposals: int, count: int) -> Floats:
         """``[count, R, M]``: of each request the last rounds up to ``lag`` rounds ago, the newest first.
 
-        Taken again from the newest where fewer are known; 1 where none is.
+        Taken again from the newest where fewer are known.
         """
         found = np.ones((count, len(slots), num_proposals))
+        if self._unknown_M is not None:
+            found[:] = self._unknown_M
         for r, slot in enumerate(slots):
             own = self._remembered.get(slot)
             if own:

@@ -30,6 +30,8 @@ class Planner:
 
     ``evidence``: rounds of requests that a budget is formed on, at least; 1: the latest round of each alone.
     ``explore``: share of the time that requests may draft in to see whether it pays again; none: all draft, always.
+    ``expected_M``: mean survival by position as known beforehand, for requests of which nothing is known. None: those
+    count as certain, and while there is no earlier round everything is verified.
     """
 
     mode: Mode
@@ -40,6 +42,7 @@ class Planner:
     lag: int = LAG_ROUNDS
     evidence: int = 1
     explore: float | None = None
+    expected_M: Floats | None = None
     _queue: LagQueue = field(init=False)
     _gate: Gate | None = field(init=False, default=None)
 
@@ -48,13 +51,16 @@ class Planner:
             raise ValueError(f"mode {self.mode!r}: expected one of {', '.join(MODES)}")
         if self.mode != "off" and self.cost is None:
             raise ValueError(f"mode {self.mode!r} needs a cost table: without one every row would be verified")
-        self._queue = LagQueue(self.lag)
+        if self.expected_M is not None and len(self.expected_M) != self.limits.num_proposals:
+            raise ValueError(f"{len(self.expected_M)} expected survivals for {self.limits.num_proposals} proposals")
+        self._queue = LagQueue(self.lag, unknown_M=self.expected_M)
         if self.mode != "off" and self.cost is not None and self.explore is not None:
             self._gate = Gate(
                 cost=self.cost,
                 drafting=self.drafting,
                 num_proposals=self.limits.num_proposals,
                 explore=self.explore,
+                expected_M=self.expected_M,
             )
 
     def drafters(self, slots: Sequence[Slot]) -> list[bool]:
@@ -69,8 +75,8 @@ class Planner:
         full = np.full(len(slots), self.limits.most, dtype=np.int64)
         if self.mode == "off" or self.cost is None:
             return full
-        available = self._queue.available()
-        pooled_WRM = self._pooled(slots, survival_RM) if self.mode == "lagged" and available else None
+        budgeted = self.mode == "lagged" and (self._queue.available() or self.expected_M is not None)
+        pooled_WRM = self._pooled(slots, survival_RM) if budgeted else None
         self._queue.publish(slots, survival_RM)
         if survival_RM is None or not slots:
             return full

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specflow.config.scheduler import SchedulerParams
 from specflow.costs.buckets import Buckets
@@ -26,6 +27,7 @@ class Scheduler:
     """Raises ``ValueError`` where a mode needs costs and there are none, or temperatures do not fit.
 
     ``cost`` of a target pass with all that comes with it, less ``drafting``. ``temperatures``: of the confidence.
+    ``expected``: mean survival by position, for requests of which nothing is known yet; none: they count as certain.
     """
 
     params: SchedulerParams
@@ -33,6 +35,7 @@ class Scheduler:
     cost: CostTable | None = None
     drafting: DraftCost = field(default_factory=DraftCost)
     temperatures: Sequence[float] | None = None
+    expected: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         if self.temperatures is not None and len(self.temperatures) != self.num_proposals:
@@ -45,18 +48,33 @@ class Scheduler:
 
     def begin(self) -> Schedule:
         """For a new batch of requests, which know nothing of earlier ones."""
-        params = self.params
-        planner = Planner(
-            mode=params.mode,
-            limits=Limits(num_proposals=self.num_proposals, shortest=params.shortest, longest=params.longest),
-            cost=self.cost,
-            drafting=self.drafting,
-            buckets=None if params.buckets is None else Buckets(params.buckets),
-            lag=params.lag,
-            evidence=params.evidence,
-            explore=params.explore,
+        expected_M = None if self.expected is None else np.asarray(self.expected, dtype=np.float64)
+        planner = planner_of(
+            self.params, self.num_proposals, cost=self.cost, drafting=self.drafting, expected_M=expected_M
         )
         return Schedule(planner, self.num_proposals, self.temperatures)
+
+
+def planner_of(
+    params: SchedulerParams,
+    num_proposals: int,
+    *,
+    cost: CostTable | None,
+    drafting: DraftCost,
+    expected_M: NDArray[np.float64] | None = None,
+) -> Planner:
+    """As configured."""
+    return Planner(
+        mode=params.mode,
+        limits=Limits(num_proposals=num_proposals, shortest=params.shortest, longest=params.longest),
+        cost=cost,
+        drafting=drafting,
+        buckets=None if params.buckets is None else Buckets(params.buckets),
+        lag=params.lag,
+        evidence=params.evidence,
+        explore=params.explore,
+        expected_M=expected_M,
+    )
 
 
 class Schedule:

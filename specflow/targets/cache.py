@@ -81,8 +81,8 @@ class Cache:
             self._pass = TreePass(committed, parents_BT, self.device)
         if self._pass.length > self.capacity:
             raise ValueError(
-                f"{rows} rows after {max(committed)} committed positions do not fit a cache of {self.capacity}: "
-                "make it with a larger capacity"
+                f"{self._pass.rows} rows after {max(committed)} committed positions do not fit a cache of "
+                f"{self.capacity}: make it with a larger capacity"
             )
         self._index = None
         if self._pass.start is None:
