@@ -56,7 +56,7 @@ class LagQueue:
         return len(self._waiting) == self._lag and self._waiting[0] is not None
 
     def lagged(self, slots: Sequence[Slot], num_proposals: int) -> Floats | None:
-        """``[R, M]`` of ``slots`` as of ``lag`` rounds ago, unknown where the request was another; none: nothing came."""
+        """``[R, M]`` of ``slots`` as of ``lag`` rounds ago, or unknown; none: nothing came."""
         return None if not self.available() else self.samples(slots, num_proposals, 1)[0]
 
     def samples(self, slots: Sequence[Slot], num_proposals: int, count: int) -> Floats:
