@@ -3,12 +3,12 @@
     python benchmarks/scheduler.py --target STORE/target/KEY --drafter STORE/drafter/KEY --tokens STORE/tokens/KEY \\
         --calibration STORE/calibration/KEY --concurrency 1 8 32
 
-Costs of target passes (ragged ones too) and of drafting are measured first, in the same process. Then every mode decodes
-the same held-out prompts, wave after wave in turn: plain decoding, every proposal verified (`fixed`), `causal`, `lagged`.
-Tokens per second are the tokens after the first over the time by the clock less that of prefill, which is no scheduler's
-matter and which plain decoding shares between prompts. The prediction replays the rounds of `fixed` at the measured
-costs. Prints, per concurrency: tokens per second, the ratio to the better of `plain` and `fixed`, predicted over
-measured, rows per round, how often a request drafted, and the share of the time that the scheduler itself took.
+Costs of target passes (ragged ones too) and of drafting are measured first, in the same process. Then every mode
+decodes the same held-out prompts, wave after wave in turn: plain decoding, every proposal verified (`fixed`), `causal`,
+`lagged`. Tokens per second are the tokens after the first over the time by the clock less that of prefill, which is no
+scheduler's matter and which plain decoding shares between prompts. The prediction replays the rounds of `fixed` at the
+measured costs. Prints, per concurrency: tokens per second, the ratio to the better of `plain` and `fixed`, predicted
+over measured, rows per round, how often a request drafted, and the share of the time that the scheduler itself took.
 """
 
 from __future__ import annotations
