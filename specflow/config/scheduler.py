@@ -49,3 +49,9 @@ class SchedulerParams(Section):
         if self.buckets is not None and list(self.buckets) != sorted(set(self.buckets)):
             raise wrong("out of order", found=list(self.buckets), expected="different numbers in increasing order")
         return self
+
+
+def refuse_both(tree: object | None, scheduler: SchedulerParams | None) -> None:
+    """A scheduler grants rows of chains."""
+    if tree is not None and scheduler is not None:
+        raise wrong("a scheduler grants rows of chains", found="a tree and a scheduler", expected="one of the two")
