@@ -101,16 +101,8 @@ def _table(target: Target, proposer: Any, concurrency: Sequence[int], options: a
     """Uniform and ragged passes, with the layers that the drafter reads."""
     most = proposer.num_proposals + 1
 
-    def ragged(ids: Any, cache: Any) -> Any:
-        import torch
-
-        output = target.forward(
-            torch.cat(list(ids))[None], cache, layer_ids=proposer.layer_ids, rows=[len(own) for own in ids]
-        )
-        return target.head(output.last_hidden_BTH)
-
     passes = TargetPasses(
-        target, context=128, most_requests=max(concurrency), most_rows=most, layer_ids=proposer.layer_ids, ragged=ragged
+        target, context=128, most_requests=max(concurrency), most_rows=most, layer_ids=proposer.layer_ids
     )
     splits: list[tuple[int, ...]] = []
     for count in sorted({1, 4, *concurrency}):

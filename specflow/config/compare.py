@@ -36,7 +36,7 @@ class CompareParams(Section):
     )
     schedulers: dict[str, tuple[SchedulerMode, ...]] = Field(
         default={},
-        description="Drafters that are also measured with schedulers, as `NAME+MODE`, and the modes: `causal`, `lagged`.",
+        description="Drafters that are also measured with schedulers, as `NAME+MODE`: `causal`, `lagged`.",
     )
     repeats: int = Field(default=1, ge=1, description="Times each wave of prompts is decoded in each mode.")
     precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")

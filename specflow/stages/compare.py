@@ -95,12 +95,12 @@ def _modes(
     inputs: Inputs, params: CompareParams, target: Any, context: Context, *, prompt: Sequence[int]
 ) -> dict[str, Any]:
     """How each mode decodes a wave, plain first."""
+    from specflow.config.scheduler import SchedulerParams
     from specflow.decoding.plain import decode_plain
     from specflow.decoding.sampling import sampling_of
     from specflow.decoding.speculative import decode_speculative_batch
     from specflow.drafters.loading import load_drafter
     from specflow.reporting.ranking import PLAIN
-    from specflow.config.scheduler import SchedulerParams
     from specflow.stages.schedulers import scheduler_of
     from specflow.stages.trees import shape_of
 
