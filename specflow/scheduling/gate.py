@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -62,25 +63,26 @@ class Gate:
                 self._means[slot] = mean_M
         while len(self._means) > max(REQUESTS_KEPT, len(slots)):
             self._means.popitem(last=False)
-        others_M = self._others()
+        others_M = self._others() if any(mean_M is None for mean_M in own) else None
         return np.array([others_M if mean_M is None else mean_M for mean_M in own])
 
     def _others(self) -> Floats:
         known = list(self._means.values())
-        if self.expected_M is not None:
-            known += [self.expected_M] * PRIOR_REQUESTS
-        mean_M: Floats = np.mean(known, axis=0) if known else np.ones(self.num_proposals)
+        total_M = np.sum(known, axis=0) if known else np.zeros(self.num_proposals)
+        if self.expected_M is None:
+            return total_M / len(known) if known else np.ones(self.num_proposals)
+        mean_M: Floats = (total_M + PRIOR_REQUESTS * self.expected_M) / (len(known) + PRIOR_REQUESTS)
         return mean_M
 
     def _best_count(self, sorted_RM: Floats) -> int:
         """How many of the first requests draft, for the most tokens per second; of equal ones the fewest."""
         requests = len(sorted_RM)
-        counts = np.unique(np.linspace(0, requests, min(CHOICES, requests + 1)).round().astype(int))
+        counts = _choices(requests)
         rates = []
-        for count in counts.tolist():
+        for count in counts:
             found, seconds = throughput(np.sort(sorted_RM[:count].reshape(-1))[::-1], requests, self.cost)
             rates.append(float((found * seconds / (seconds + self.drafting.seconds(count))).max()))
-        return int(counts[int(np.argmax(rates))])
+        return counts[int(np.argmax(rates))]
 
     def _explore(self, slots: Sequence[Slot], drafts: np.ndarray) -> None:
         """Let those that have been silent longest draft too, as far as the allowance goes."""
@@ -93,3 +95,9 @@ class Gate:
                 return
             self._allowance -= price
             drafts[r] = True
+
+
+@cache
+def _choices(requests: int) -> tuple[int, ...]:
+    steps = min(CHOICES, requests + 1) - 1
+    return tuple(sorted({round(requests * step / steps) for step in range(steps + 1)}))

@@ -17,8 +17,6 @@ REMEMBERED = 32
 """Rounds of a request that are kept."""
 
 Floats = NDArray[np.float64]
-Known = dict[int, Floats]
-"""Survival ``[M]`` by the request's place."""
 
 
 class Slot(NamedTuple):
@@ -26,6 +24,30 @@ class Slot(NamedTuple):
 
     place: int
     generation: int
+
+
+class _History:
+    """The last survivals ``[M]`` of a request, in a ring."""
+
+    def __init__(self, num_proposals: int) -> None:
+        self._ring_HM = np.empty((REMEMBERED, num_proposals))
+        self.count = 0
+
+    def add(self, row_M: Floats) -> None:
+        self._ring_HM[self.count % REMEMBERED] = row_M
+        self.count += 1
+
+    @property
+    def kept(self) -> int:
+        return min(self.count, REMEMBERED)
+
+    def newest(self, count: int) -> Floats:
+        """``[count, M]``, the newest first, from the newest again where fewer are kept."""
+        return self._ring_HM[(self.count - 1 - np.arange(count) % self.kept) % REMEMBERED]
+
+    def mean(self) -> Floats:
+        mean_M: Floats = self._ring_HM[: self.kept].sum(axis=0) / self.kept
+        return mean_M
 
 
 class LagQueue:
@@ -40,7 +62,7 @@ class LagQueue:
             raise ValueError(f"a lag of {lag} rounds: expected at least 1, or a budget would see the round it is for")
         self._waiting: deque[tuple[list[Slot], Floats] | None] = deque(maxlen=lag)
         self._lag, self._unknown_M = lag, unknown_M
-        self._remembered: dict[Slot, deque[Floats]] = {}
+        self._remembered: dict[Slot, _History] = {}
 
     def publish(self, slots: Sequence[Slot], survival_RM: Floats | None) -> None:
         """The survival of this round; none: it did not arrive, for whatever reason."""
@@ -69,19 +91,20 @@ class LagQueue:
             found[:] = self._unknown_M
         for r, slot in enumerate(slots):
             own = self._remembered.get(slot)
-            if own:
-                newest_first = np.array(own)[::-1]
-                found[:, r] = newest_first[np.arange(count) % len(own)]
+            if own is not None:
+                found[:, r] = own.newest(count)
         return found
 
     def mean(self, slot: Slot) -> Floats | None:
         """``[M]`` over what is remembered of a request; none: nothing."""
         own = self._remembered.get(slot)
-        return np.mean(own, axis=0) if own else None
+        return None if own is None else own.mean()
 
     def _remember(self, slots: Sequence[Slot], survival_RM: Floats, *, running: set[Slot]) -> None:
         for slot in [slot for slot in self._remembered if slot not in running]:
             del self._remembered[slot]
         for slot, row_M in zip(slots, survival_RM, strict=True):
             if slot in running and not np.isnan(row_M[0]):
-                self._remembered.setdefault(slot, deque(maxlen=REMEMBERED)).append(row_M)
+                if slot not in self._remembered:
+                    self._remembered[slot] = _History(len(row_M))
+                self._remembered[slot].add(row_M)

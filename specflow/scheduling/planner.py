@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from specflow.config.scheduler import SCHEDULER_MODES, SchedulerMode
 from specflow.costs.buckets import Buckets
 from specflow.costs.drafting import DraftCost
+from specflow.costs.remembered import Remembered
 from specflow.costs.tables import CostTable, Floats
 from specflow.scheduling.allocation import Counts, allocate, causal_lengths
 from specflow.scheduling.budget import pooled_budget
@@ -53,6 +54,8 @@ class Planner:
             raise ValueError(f"mode {self.mode!r} needs a cost table: without one every row would be verified")
         if self.expected_M is not None and len(self.expected_M) != self.limits.num_proposals:
             raise ValueError(f"{len(self.expected_M)} expected survivals for {self.limits.num_proposals} proposals")
+        if self.cost is not None:
+            self.cost = Remembered(self.cost, most=self.limits.num_proposals + 1)
         self._queue = LagQueue(self.lag, unknown_M=self.expected_M)
         if self.mode != "off" and self.cost is not None and self.explore is not None:
             self._gate = Gate(
