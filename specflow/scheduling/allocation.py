@@ -20,11 +20,13 @@ Counts = NDArray[np.int64]
 
 def order_of(survival_RM: Floats) -> Counts:
     """Flat indices of what may be verified: survival descending, then position ascending, then request ascending."""
-    positions = survival_RM.shape[1]
-    flat = survival_RM.reshape(-1)
-    request, position = np.divmod(np.arange(flat.size), positions)
-    order: Counts = np.lexsort((request, position, -flat))
-    return order[flat[order] >= SURVIVAL_FLOOR]
+    requests, positions = survival_RM.shape
+    # Position by position, so that a stable sort leaves ties in the order of position, then request.
+    by_position = survival_RM.T.reshape(-1)
+    order = np.argsort(-by_position, kind="stable")
+    position, request = np.divmod(order[by_position[order] >= SURVIVAL_FLOOR], requests)
+    chosen: Counts = request * positions + position
+    return chosen
 
 
 def allocate(survival_RM: Floats, budget: int, limits: Limits) -> Counts:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specflow.costs.drafting import DraftCost
 from specflow.costs.tables import CostTable
-from specflow.scheduling.budget import throughput
-from specflow.scheduling.lag import Floats, LagQueue, Slot
+from specflow.scheduling.histories import Floats
+from specflow.scheduling.lag import LagQueue, Slot
 
 CHOICES = 9
 """Numbers of drafting requests that are compared, evenly spread."""
@@ -57,14 +58,16 @@ class Gate:
 
     def _expected(self, slots: Sequence[Slot], known: LagQueue) -> Floats:
         """``[R, M]`` mean survival: the request's own, or that of all requests, or 1 where nothing is known yet."""
-        own = [known.mean(slot) for slot in slots]
-        for slot, mean_M in zip(slots, own, strict=True):
-            if mean_M is not None:
-                self._means[slot] = mean_M
+        known_R, means_RM = known.means(slots)
+        self._means.update(zip([slots[r] for r in known_R], means_RM, strict=True))
         while len(self._means) > max(REQUESTS_KEPT, len(slots)):
             self._means.popitem(last=False)
-        others_M = self._others() if any(mean_M is None for mean_M in own) else None
-        return np.array([others_M if mean_M is None else mean_M for mean_M in own])
+        if len(known_R) == len(slots):
+            return means_RM
+        expected_RM = np.tile(self._others(), (len(slots), 1))
+        if len(known_R):
+            expected_RM[known_R] = means_RM
+        return expected_RM
 
     def _others(self) -> Floats:
         known = list(self._means.values())
@@ -76,25 +79,37 @@ class Gate:
 
     def _best_count(self, sorted_RM: Floats) -> int:
         """How many of the first requests draft, for the most tokens per second; of equal ones the fewest."""
-        requests = len(sorted_RM)
-        counts = _choices(requests)
-        rates = []
-        for count in counts:
-            found, seconds = throughput(np.sort(sorted_RM[:count].reshape(-1))[::-1], requests, self.cost)
-            rates.append(float((found * seconds / (seconds + self.drafting.seconds(count))).max()))
-        return counts[int(np.argmax(rates))]
+        requests, positions = sorted_RM.shape
+        counts_C = np.array(_choices(requests))
+        flat_K = sorted_RM.reshape(-1)
+        order_K = np.argsort(-flat_K)
+        # All choices at once: of the positions in order, those of requests that draft.
+        drafted_CK = order_K // positions < counts_C[:, None]
+        rows_CK = requests + np.cumsum(drafted_CK, axis=1)
+        tokens_CK = requests + np.cumsum(np.where(drafted_CK, flat_K[order_K], 0.0), axis=1)
+        drafting_C = np.array([self.drafting.seconds(count) for count in _choices(requests)])
+        rates_CK = tokens_CK / (self.cost.seconds(requests, rows_CK) + drafting_C[:, None])
+        # Who drafts may still be granted nothing.
+        none_C = requests / (float(self.cost.seconds(requests, requests)) + drafting_C)
+        return int(counts_C[int(np.argmax(np.maximum(rates_CK.max(axis=1), none_C)))])
 
-    def _explore(self, slots: Sequence[Slot], drafts: np.ndarray) -> None:
+    def _explore(self, slots: Sequence[Slot], drafts: NDArray[np.bool_]) -> None:
         """Let those that have been silent longest draft too, as far as the allowance goes."""
         requests = len(slots)
         self._allowance += self.explore * float(self.cost.seconds(requests, requests))
+        if drafts.all() or self._price(drafts) > self._allowance:
+            return
         for r in sorted(np.flatnonzero(~drafts).tolist(), key=lambda r: -self._silent.get(slots[r], 0)):
-            drafting = int(drafts.sum())
-            price = self.drafting.seconds(drafting + 1) - self.drafting.seconds(drafting)
+            price = self._price(drafts)
             if price > self._allowance:
                 return
             self._allowance -= price
             drafts[r] = True
+
+    def _price(self, drafts: NDArray[np.bool_]) -> float:
+        """Seconds for one more that drafts."""
+        drafting = int(drafts.sum())
+        return self.drafting.seconds(drafting + 1) - self.drafting.seconds(drafting)
 
 
 @cache

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from specflow.scheduling.histories import Floats, Histories, Indices
 
 LAG_ROUNDS = 2
 REMEMBERED = 32
 """Rounds of a request that are kept."""
-
-Floats = NDArray[np.float64]
 
 
 class Slot(NamedTuple):
@@ -24,30 +23,6 @@ class Slot(NamedTuple):
 
     place: int
     generation: int
-
-
-class _History:
-    """The last survivals ``[M]`` of a request, in a ring."""
-
-    def __init__(self, num_proposals: int) -> None:
-        self._ring_HM = np.empty((REMEMBERED, num_proposals))
-        self.count = 0
-
-    def add(self, row_M: Floats) -> None:
-        self._ring_HM[self.count % REMEMBERED] = row_M
-        self.count += 1
-
-    @property
-    def kept(self) -> int:
-        return min(self.count, REMEMBERED)
-
-    def newest(self, count: int) -> Floats:
-        """``[count, M]``, the newest first, from the newest again where fewer are kept."""
-        return self._ring_HM[(self.count - 1 - np.arange(count) % self.kept) % REMEMBERED]
-
-    def mean(self) -> Floats:
-        mean_M: Floats = self._ring_HM[: self.kept].sum(axis=0) / self.kept
-        return mean_M
 
 
 class LagQueue:
@@ -62,7 +37,7 @@ class LagQueue:
             raise ValueError(f"a lag of {lag} rounds: expected at least 1, or a budget would see the round it is for")
         self._waiting: deque[tuple[list[Slot], Floats] | None] = deque(maxlen=lag)
         self._lag, self._unknown_M = lag, unknown_M
-        self._remembered: dict[Slot, _History] = {}
+        self._remembered: Histories = Histories(REMEMBERED)
 
     def publish(self, slots: Sequence[Slot], survival_RM: Floats | None) -> None:
         """The survival of this round; none: it did not arrive, for whatever reason."""
@@ -86,25 +61,15 @@ class LagQueue:
 
         Taken again from the newest where fewer are known.
         """
-        found = np.ones((count, len(slots), num_proposals))
-        if self._unknown_M is not None:
-            found[:] = self._unknown_M
-        for r, slot in enumerate(slots):
-            own = self._remembered.get(slot)
-            if own is not None:
-                found[:, r] = own.newest(count)
-        return found
+        return self._remembered.newest(
+            slots, count, np.ones(num_proposals) if self._unknown_M is None else self._unknown_M
+        )
 
-    def mean(self, slot: Slot) -> Floats | None:
-        """``[M]`` over what is remembered of a request; none: nothing."""
-        own = self._remembered.get(slot)
-        return None if own is None else own.mean()
+    def means(self, slots: Sequence[Slot]) -> tuple[Indices, Floats]:
+        """Which of ``slots`` are known, and ``[., M]`` over what is remembered of each of those."""
+        return self._remembered.means(slots)
 
     def _remember(self, slots: Sequence[Slot], survival_RM: Floats, *, running: set[Slot]) -> None:
-        for slot in [slot for slot in self._remembered if slot not in running]:
-            del self._remembered[slot]
-        for slot, row_M in zip(slots, survival_RM, strict=True):
-            if slot in running and not np.isnan(row_M[0]):
-                if slot not in self._remembered:
-                    self._remembered[slot] = _History(len(row_M))
-                self._remembered[slot].add(row_M)
+        self._remembered.keep_only(running)
+        there = [r for r, slot in enumerate(slots) if slot in running and not np.isnan(survival_RM[r, 0])]
+        self._remembered.add([slots[r] for r in there], survival_RM[there])

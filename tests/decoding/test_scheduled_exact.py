@@ -49,9 +49,11 @@ def outputs(
     sampling: list[Sampling],
     length: int,
     seen: list[Any] | None = None,
+    *,
+    vocab: int = VOCAB,
 ) -> dict[Output, float]:
     """Of all requests side by side, one output after another."""
-    target: Any = TableTarget(VOCAB)
+    target: Any = TableTarget(vocab)
     proposer = ConfidentTableProposer(target, num_proposals=2)
 
     def decode() -> Output:
@@ -66,52 +68,60 @@ def outputs(
     return output_distribution(decode, monkeypatch)
 
 
-def expected(sampling: list[Sampling], length: int) -> dict[Output, float]:
+def expected(sampling: list[Sampling], length: int, *, vocab: int = VOCAB) -> dict[Output, float]:
     found: dict[Output, float] = {(): 1.0}
     for own in sampling:
-        known = reference(TableTarget(VOCAB), own, length)
+        known = reference(TableTarget(vocab), own, length)
         found = {(*a, *b): p * q for a, p in found.items() for b, q in known.items()}
     return found
 
 
 @pytest.mark.parametrize("mode", ["off", "causal", "lagged"])
 @pytest.mark.parametrize(
-    "sampling", [DRAWN, Sampling(temperature=1.0, top_k=2), Sampling(temperature=0.8, frequency_penalty=0.7)]
+    ("sampling", "length"),
+    [(DRAWN, 3), (Sampling(temperature=1.0, top_k=2), 5), (Sampling(temperature=0.8, frequency_penalty=0.7), 4)],
 )
-def test_one_request(monkeypatch: pytest.MonkeyPatch, mode: SchedulerMode, sampling: Sampling) -> None:
+def test_one_request(monkeypatch: pytest.MonkeyPatch, mode: SchedulerMode, sampling: Sampling, length: int) -> None:
     rounds: list[Any] = []
-    found = outputs(monkeypatch, scheduler(mode), [sampling], 4, rounds)
+    found = outputs(monkeypatch, scheduler(mode), [sampling], length, rounds)
     assert sum(found.values()) == pytest.approx(1.0, abs=1e-12)
-    assert total_variation(found, expected([sampling], 4)) < 1e-12
-    cut = {r.proposed - r.judged for r in rounds}
-    assert cut == ({0} if mode == "off" else {0, 1, 2})
+    assert total_variation(found, expected([sampling], length)) < 1e-12
+    assert (max(r.proposed - r.judged for r in rounds) > 0) == (mode != "off")
 
 
 @pytest.mark.parametrize("mode", ["causal", "lagged"])
-def test_requests_that_take_rows_from_each_other(monkeypatch: pytest.MonkeyPatch, mode: SchedulerMode) -> None:
+@pytest.mark.parametrize("asked", [[Sampling(temperature=1.3), Sampling(temperature=0.9)], [DRAWN, GREEDY]])
+def test_requests_that_take_rows_from_each_other(
+    monkeypatch: pytest.MonkeyPatch, mode: SchedulerMode, asked: list[Sampling]
+) -> None:
     """The joint distribution is the product; a greedy request beside a sampled one stays the argmax."""
     rounds: list[Any] = []
-    asked = [DRAWN, Sampling(temperature=1.3)]
     found = outputs(monkeypatch, scheduler(mode), asked, 3, rounds)
     assert total_variation(found, expected(asked, 3)) < 1e-12
-    assert {r.proposed - r.judged for r in rounds} == {0, 1, 2}
-    mixed = [GREEDY, DRAWN]
-    assert total_variation(outputs(monkeypatch, scheduler(mode), mixed, 3), expected(mixed, 3)) < 1e-12
+    assert len({r.proposed - r.judged for r in rounds}) > 1
+
+
+@pytest.mark.parametrize("mode", ["causal", "lagged"])
+def test_two_that_draw_their_proposals(monkeypatch: pytest.MonkeyPatch, mode: SchedulerMode) -> None:
+    found = outputs(monkeypatch, scheduler(mode), [DRAWN, DRAWN], 2, vocab=2)
+    assert total_variation(found, expected([DRAWN, DRAWN], 2, vocab=2)) < 1e-12
 
 
 @pytest.mark.parametrize("mode", ["causal", "lagged"])
 def test_requests_that_do_not_always_draft(monkeypatch: pytest.MonkeyPatch, mode: SchedulerMode) -> None:
     rounds: list[Any] = []
-    made = scheduler(mode, explore=0.04)
-    found = outputs(monkeypatch, made, [DRAWN], 5, rounds)
-    assert total_variation(found, expected([DRAWN], 5)) < 1e-12
+    made, certain = scheduler(mode, explore=0.04), Sampling(temperature=1.0)
+    found = outputs(monkeypatch, made, [certain], 5, rounds)
+    assert total_variation(found, expected([certain], 5)) < 1e-12
     assert {r.proposed for r in rounds} == {0, 2}
+    drawn = outputs(monkeypatch, made, [DRAWN], 3)
+    assert total_variation(drawn, expected([DRAWN], 3)) < 1e-12
 
 
 def test_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     for mode in ("causal", "lagged"):
-        found = outputs(monkeypatch, scheduler(mode, buckets=(2, 4)), [DRAWN], 4)
-        assert total_variation(found, expected([DRAWN], 4)) < 1e-12
+        found = outputs(monkeypatch, scheduler(mode, buckets=(2, 4)), [DRAWN], 3)
+        assert total_variation(found, expected([DRAWN], 3)) < 1e-12
 
 
 def anticipating(self: Planner, slots: Any, survival_RM: Any) -> Any:

@@ -12,6 +12,7 @@ from specflow.costs.drafting import DraftCost, fit_draft_cost
 from specflow.costs.tables import AdditiveTable, RowTable
 from specflow.scheduling.budget import host_budget, pooled_budget
 from specflow.scheduling.gate import Gate
+from specflow.scheduling.histories import Histories
 from specflow.scheduling.lag import LagQueue, Slot
 from specflow.scheduling.limits import Limits
 from specflow.scheduling.planner import Planner
@@ -105,11 +106,11 @@ def test_rounds_of_a_request_are_remembered_and_missing_ones_left_out() -> None:
     assert samples[:, 0].tolist() == [[0.7, 0.6], [0.9, 0.8], [0.7, 0.6]]
     assert samples[:, 1].tolist() == [[0.3, 0.2], [0.5, 0.4], [0.3, 0.2]]
     assert samples[:, 2].tolist() == [[1.0, 1.0]] * 3
-    mean = queue.mean(b)
-    assert mean is not None
-    assert mean.tolist() == pytest.approx([0.4, 0.3])
+    known, means = queue.means([Slot(7, 0), b])
+    assert known.tolist() == [1]
+    assert means[0].tolist() == pytest.approx([0.4, 0.3])
     queue.publish([b], np.array([[0.1, 0.1]]))
-    assert queue.mean(a) is None  # it ended
+    assert queue.means([a, b])[0].tolist() == [1]  # the other one ended
     expected = LagQueue(1, unknown_M=np.array([0.5, 0.25]))
     assert expected.samples([a], 2, 1)[0].tolist() == [[0.5, 0.25]]
 
@@ -148,3 +149,27 @@ def test_draft_cost() -> None:
     assert fit_draft_cost((1, 4), (0.004, 0.001)).per_request == 0.0
     with pytest.raises(ValueError, match="expected at least 0"):
         DraftCost(per_request=-1.0)
+
+
+def test_histories_are_rings() -> None:
+    random, found = np.random.default_rng(0), Histories(3)
+    by_hand: dict[int, list[list[float]]] = {}
+    for step in range(60):
+        if step % 20 == 19:
+            kept = set(list(by_hand)[::2])
+            found.keep_only(kept)
+            by_hand = {key: rows for key, rows in by_hand.items() if key in kept}
+        keys = [int(key) for key in np.flatnonzero(random.random(30) < 0.3)]
+        rows = random.random((len(keys), 2))
+        found.add(keys, rows)
+        for key, row in zip(keys, rows.tolist(), strict=True):
+            by_hand.setdefault(key, []).append(row)
+        asked = list(range(30))
+        newest = found.newest(asked, 4, np.array([0.25, 0.125]))
+        known, means = found.means(asked)
+        assert known.tolist() == sorted(by_hand)
+        for key in asked:
+            last = by_hand.get(key, [[0.25, 0.125]])[-3:][::-1]
+            assert newest[:, key].tolist() == [last[i % len(last)] for i in range(4)]
+        for key, mean in zip(known.tolist(), means, strict=True):
+            assert mean == pytest.approx(np.mean(by_hand[key][-3:], axis=0))
