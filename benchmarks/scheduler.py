@@ -94,9 +94,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--evidence", type=int, help="of the scheduler; none: its default")
     parser.add_argument("--precision", default="packed")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--cpu-time", action="store_true", help="count the process's CPU seconds, not those of the clock"
-    )
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds, not those of the clock")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     return parser.parse_args()
 

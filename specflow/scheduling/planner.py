@@ -84,7 +84,7 @@ class Planner:
         if survival_RM is None or not slots:
             return full
         drafted_R = ~np.isnan(survival_RM[:, 0])
-        current_RM = np.nan_to_num(survival_RM, nan=0.0)
+        current_RM = np.where(drafted_R[:, None], survival_RM, 0.0)
         cost = _Whole(self.cost, self.drafting.seconds(int(drafted_R.sum())))
         if self.mode == "causal":
             rows = causal_lengths(current_RM, cost, self.limits, self.buckets)
