@@ -67,7 +67,8 @@ def main() -> None:
     for concurrency in options.concurrency:
         modes: dict[str, Any] = {"plain": _plain(target, options), "fixed": _drafting(target, proposer, options, None)}
         for mode in MODES[2:]:
-            params = SchedulerParams(mode=mode, **({} if options.evidence is None else {"evidence": options.evidence}))
+            asked = {"mode": mode} if options.evidence is None else {"mode": mode, "evidence": options.evidence}
+            params = SchedulerParams.model_validate(asked)
             scheduler = Scheduler(
                 params=params, num_proposals=proposer.num_proposals, cost=table, drafting=drafting, temperatures=sts,
                 expected=known.mean_survival_M().tolist(),

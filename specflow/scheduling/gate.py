@@ -25,6 +25,8 @@ REQUESTS_KEPT = 64
 """Requests, ended ones included, whose mean is expected of a request of which nothing is known."""
 PRIOR_REQUESTS = 8
 """As many requests count what was known before."""
+PRIOR_ROUNDS = 8
+"""As many rounds of its own a request counts what is expected of all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,7 +41,8 @@ class Gate:
     num_proposals: int
     explore: float
     expected_M: Floats | None = None
-    _means: OrderedDict[Slot, Floats] = field(default_factory=OrderedDict)
+    _means: OrderedDict[Slot, tuple[Floats, float]] = field(default_factory=OrderedDict)
+    """Of a request, and its weight: that of a whole one from ``PRIOR_ROUNDS`` rounds on."""
     _silent: dict[Slot, int] = field(default_factory=dict)
     """Rounds since a request drafted last."""
     _allowance: float = 0.0
@@ -57,24 +60,28 @@ class Gate:
         return [bool(value) for value in drafts]
 
     def _expected(self, slots: Sequence[Slot], known: LagQueue) -> Floats:
-        """``[R, M]`` mean survival: the request's own, or that of all requests, or 1 where nothing is known yet."""
-        known_R, means_RM = known.means(slots)
-        self._means.update(zip([slots[r] for r in known_R], means_RM, strict=True))
-        while len(self._means) > max(REQUESTS_KEPT, len(slots)):
-            self._means.popitem(last=False)
-        if len(known_R) == len(slots):
-            return means_RM
-        expected_RM = np.tile(self._others(), (len(slots), 1))
+        """``[R, M]`` mean survival: that of all requests, and with every round that is known more the request's own."""
+        known_R, sums_RM, counts_R = known.sums(slots)
         if len(known_R):
-            expected_RM[known_R] = means_RM
+            means_RM = sums_RM / counts_R[:, None]
+            weights = np.minimum(counts_R / PRIOR_ROUNDS, 1.0).tolist()
+            self._means.update(zip([slots[r] for r in known_R], zip(means_RM, weights, strict=True), strict=True))
+            while len(self._means) > max(REQUESTS_KEPT, len(slots)):
+                self._means.popitem(last=False)
+        others_M = self._others()
+        expected_RM = np.tile(others_M, (len(slots), 1))
+        if len(known_R):
+            # A request that had bad luck once must not be silent for ever.
+            expected_RM[known_R] = (sums_RM + PRIOR_ROUNDS * others_M) / (counts_R + PRIOR_ROUNDS)[:, None]
         return expected_RM
 
     def _others(self) -> Floats:
         known = list(self._means.values())
-        total_M = np.sum(known, axis=0) if known else np.zeros(self.num_proposals)
+        weight_N = np.array([weight for _, weight in known])
+        total_M = weight_N @ np.array([mean_M for mean_M, _ in known]) if known else np.zeros(self.num_proposals)
         if self.expected_M is None:
-            return total_M / len(known) if known else np.ones(self.num_proposals)
-        mean_M: Floats = (total_M + PRIOR_REQUESTS * self.expected_M) / (len(known) + PRIOR_REQUESTS)
+            return total_M / weight_N.sum() if known else np.ones(self.num_proposals)
+        mean_M: Floats = (total_M + PRIOR_REQUESTS * self.expected_M) / (weight_N.sum() + PRIOR_REQUESTS)
         return mean_M
 
     def _best_count(self, sorted_RM: Floats) -> int:

@@ -53,11 +53,10 @@ class Histories:
             found[:, known_R] = self._rows_SHM[places_R, (counts_R - 1 - back_WR) % self._kept]
         return found
 
-    def means(self, keys: Sequence[Hashable]) -> tuple[Indices, Floats]:
-        """Which of ``keys`` are known, and the mean row of each of those."""
+    def sums(self, keys: Sequence[Hashable]) -> tuple[Indices, Floats, Indices]:
+        """Which of ``keys`` are known, and of each of those the sum of its rows and their number."""
         known_R, places_R = self._known(keys)
-        kept_R1 = np.minimum(self._counts_S[places_R], self._kept)[:, None]
-        return known_R, self._sums_SM[places_R] / kept_R1
+        return known_R, self._sums_SM[places_R], np.minimum(self._counts_S[places_R], self._kept)
 
     def _known(self, keys: Sequence[Hashable]) -> tuple[Indices, Indices]:
         places_R = np.array([self._place.get(key, -1) for key in keys], dtype=np.int64)

@@ -65,9 +65,9 @@ class LagQueue:
             slots, count, np.ones(num_proposals) if self._unknown_M is None else self._unknown_M
         )
 
-    def means(self, slots: Sequence[Slot]) -> tuple[Indices, Floats]:
-        """Which of ``slots`` are known, and ``[., M]`` over what is remembered of each of those."""
-        return self._remembered.means(slots)
+    def sums(self, slots: Sequence[Slot]) -> tuple[Indices, Floats, Indices]:
+        """Which of ``slots`` are known, and of those ``[., M]`` the sum of what is remembered, and of how many."""
+        return self._remembered.sums(slots)
 
     def _remember(self, slots: Sequence[Slot], survival_RM: Floats, *, running: set[Slot]) -> None:
         self._remembered.keep_only(running)

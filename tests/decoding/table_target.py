@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -113,8 +114,8 @@ class TableProposer:
         self._excluded = list(excluded)
         self.text: list[int] = []
 
-    def fork(self) -> TableProposer:
-        other = TableProposer.__new__(TableProposer)
+    def fork(self) -> Self:
+        other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.text = []
         return other
