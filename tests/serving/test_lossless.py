@@ -176,11 +176,13 @@ BUMPY = RowTable(rows=(1, 2, 3), rounds_per_second=(10.0, 6.0, 5.9), max_rows=3)
 STEEP = RowTable(rows=tuple(range(12, 37)), rounds_per_second=tuple(12.0 / n for n in range(13, 38)), max_rows=36)
 
 
-def scheduled(mode: SchedulerMode, cost: RowTable, plan: Plan) -> Check:
-    target = TableTarget(4)
+def scheduled(mode: SchedulerMode, cost: RowTable, plan: Plan, *, vocab: int = 4, sharp: float = 3.0) -> Check:
+    target = TableTarget(vocab)
     params = SchedulerParams(mode=mode, lag=1, explore=0.1 if mode == "lagged" else None)
     made = replace(plan, scheduler=Scheduler(params=params, num_proposals=2, cost=cost))
-    return check_lossless(RestrictedTarget(target, None), ConfidentTableProposer(target, num_proposals=2), PROMPT, made)
+    return check_lossless(
+        RestrictedTarget(target, None), ConfidentTableProposer(target, num_proposals=2, sharp=sharp), PROMPT, made
+    )
 
 
 @pytest.mark.parametrize("mode", ["off", "causal", "lagged"])
@@ -200,9 +202,11 @@ def test_a_budget_that_looks_ahead_is_rejected(monkeypatch: pytest.MonkeyPatch) 
         assert self.cost is not None
         return allocate(survival_RM, host_budget(survival_RM, self.cost).positions, self.limits)
 
-    alone = replace(PLAN, samples=400, batch_size=1)
-    assert scheduled("causal", BUMPY, alone).passed
+    drawn = {"drawn proposals": Sampling(temperature=1.0, draft_temperature=1.0)}
+    monkeypatch.setattr(lossless, "settings_of", lambda *a, **k: drawn)
+    alone = replace(PLAN, samples=2000, length=2, batch_size=1)
+    assert scheduled("causal", BUMPY, alone, vocab=3, sharp=1.5).passed
     monkeypatch.setattr(Planner, "plan", anticipating)
-    check = scheduled("causal", BUMPY, alone)
+    check = scheduled("causal", BUMPY, alone, vocab=3, sharp=1.5)
     assert not check.passed
-    assert any("drawn proposals" in failure for failure in check.failures)
+    assert check.failures[0].startswith("drawn proposals: p-value")
