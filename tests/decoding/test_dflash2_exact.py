@@ -13,24 +13,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from specflow.decoding import chooser, verification
 from specflow.decoding.sampling import Sampling
 from specflow.drafters.base import Committed, Draw, Proposal
 from specflow.drafters.dflash2.proposer import DFlash2Proposer
 from tests.decoding.enumeration import output_distribution, total_variation
-from tests.decoding.table_target import TableTarget, memoised_distribution
+from tests.decoding.table_target import TableTarget
 from tests.decoding.test_exact_chains import PROMPT, reference, speculative
 from tests.drafters.dflash2_helpers import network2
 
 VOCAB, HIDDEN = 4, 32
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    remembered = memoised_distribution()
-    for module in (chooser, verification):
-        monkeypatch.setattr(module, "distribution", remembered)
+pytestmark = pytest.mark.usefixtures("remembered_distributions")
 
 
 class OverTable(DFlash2Proposer):

@@ -9,26 +9,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from specflow.decoding import chooser, verification
 from specflow.decoding.sampling import Sampling
 from specflow.drafters.base import Committed, Draw, Proposal
 from specflow.drafters.eagle3.geometry import Eagle3Geometry
 from specflow.drafters.eagle3.network import Eagle3Network
 from specflow.drafters.eagle3.proposer import Eagle3Proposer
 from tests.decoding.enumeration import output_distribution, total_variation
-from tests.decoding.table_target import TableTarget, memoised_distribution
+from tests.decoding.table_target import TableTarget
 from tests.decoding.test_exact_chains import reference, speculative
 
 VOCAB, WIDTH = 4, 8
 DRAFT_IDS = (0, 2, 3)
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    remembered = memoised_distribution()
-    for module in (chooser, verification):
-        monkeypatch.setattr(module, "distribution", remembered)
+pytestmark = pytest.mark.usefixtures("remembered_distributions")
 
 
 class TextProposer(Eagle3Proposer):

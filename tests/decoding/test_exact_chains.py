@@ -22,7 +22,7 @@ from specflow.decoding.sampling import Sampling
 from specflow.decoding.speculative import decode_speculative
 from specflow.drafters.base import Proposal
 from tests.decoding.enumeration import Output, output_distribution, total_variation
-from tests.decoding.table_target import TableProposer, TableTarget, memoised_distribution
+from tests.decoding.table_target import TableProposer, TableTarget
 
 PROMPT = [1, 2, 0]
 LENGTH = 3
@@ -46,12 +46,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    remembered = memoised_distribution()
-    for module in (chooser, verification):
-        monkeypatch.setattr(module, "distribution", remembered)
+pytestmark = pytest.mark.usefixtures("remembered_distributions")
 
 
 def reference(target: TableTarget, sampling: Sampling, length: int = LENGTH) -> dict[Output, float]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specflow.decoding import chooser, tree_verification, verification
+from specflow.decoding import chooser, tree_verification
 from specflow.decoding.chooser import Chooser
 from specflow.decoding.plain import decode_plain
 from specflow.decoding.sampling import Sampling
@@ -18,7 +18,7 @@ from specflow.decoding.trees import Tree, TreeShape
 from specflow.decoding.verification import verify_chain
 from specflow.drafters.base import Proposal
 from tests.decoding.enumeration import Output, output_distribution, total_variation
-from tests.decoding.table_target import TableProposer, TableTarget, memoised_distribution
+from tests.decoding.table_target import TableProposer, TableTarget
 from tests.decoding.test_exact_chains import LENGTH, PROMPT, SETTINGS, reference
 
 VOCAB = 4
@@ -26,12 +26,7 @@ WIDE = (2, 3, 8)
 SHAPES = [(1, 3, 4), (2, 2, 5), (3, 2, 7), (2, 1, 3)]
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    remembered = memoised_distribution()
-    for module in (chooser, verification, tree_verification):
-        monkeypatch.setattr(module, "distribution", remembered)
+pytestmark = pytest.mark.usefixtures("remembered_distributions")
 
 
 def shape(steps: int, topk: int, size: int) -> TreeShape:

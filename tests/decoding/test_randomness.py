@@ -15,11 +15,10 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from specflow.decoding import chooser, verification
 from specflow.decoding.randomness import Purpose, RequestRandom
 from specflow.decoding.sampling import Sampling
 from specflow.decoding.speculative import decode_speculative
-from tests.decoding.table_target import TableProposer, TableTarget, memoised_distribution
+from tests.decoding.table_target import TableProposer, TableTarget
 from tests.decoding.test_exact_chains import PROMPT, reference
 
 torch.set_num_threads(1)
@@ -29,11 +28,7 @@ TEXTS = 1200
 VOCAB = 3
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    remembered = memoised_distribution()
-    for module in (chooser, verification):
-        monkeypatch.setattr(module, "distribution", remembered)
+pytestmark = pytest.mark.usefixtures("remembered_distributions")
 
 
 def statistic(counts: Counter[Any], expected: dict[Any, float]) -> tuple[float, float]:
