@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from specflow.config.scheduler import SchedulerMode, SchedulerParams
 from specflow.costs.drafting import DraftCost
 from specflow.costs.tables import RowTable
-from specflow.decoding import chooser, verification
 from specflow.decoding.sampling import GREEDY, Sampling
 from specflow.decoding.speculative import decode_speculative_batch
 from specflow.scheduling.allocation import allocate
@@ -22,7 +20,7 @@ from specflow.scheduling.budget import host_budget
 from specflow.scheduling.planner import Planner
 from specflow.scheduling.scheduler import Scheduler
 from tests.decoding.enumeration import Output, output_distribution, total_variation
-from tests.decoding.table_target import ConfidentTableProposer, TableTarget, memoised_distribution
+from tests.decoding.table_target import ConfidentTableProposer, TableTarget
 from tests.decoding.test_exact_chains import PROMPT, reference
 
 VOCAB = 3
@@ -30,12 +28,7 @@ STEEP = RowTable(rows=(1, 2, 3, 4, 5, 6), rounds_per_second=(10.0, 8.0, 6.0, 5.0
 DRAWN = Sampling(temperature=1.0, draft_temperature=1.0)
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.set_num_threads(1)
-    remembered = memoised_distribution()
-    for module in (chooser, verification):
-        monkeypatch.setattr(module, "distribution", remembered)
+pytestmark = pytest.mark.usefixtures("remembered_distributions")
 
 
 def scheduler(mode: SchedulerMode, *, cost: RowTable = STEEP, **changes: Any) -> Scheduler:
