@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,12 +30,13 @@ def slots(count: int) -> list[Slot]:
     return [Slot(place, 0) for place in range(count)]
 
 
-def told(survival_RM: np.ndarray, **changes: float) -> tuple[Gate, LagQueue]:
+def told(survival_RM: np.ndarray, **changes: Any) -> tuple[Gate, LagQueue]:
     """Each request has done the same for as long as is remembered."""
     known = LagQueue(1)
     for _ in range(REMEMBERED):
         known.publish(slots(len(survival_RM)), survival_RM)
-    gate = Gate(cost=LINEAR, num_proposals=survival_RM.shape[1], **{"drafting": DraftCost(), "explore": 0.0, **changes})  # type: ignore[arg-type]
+    given: dict[str, Any] = {"cost": LINEAR, "drafting": DraftCost(), "explore": 0.0, **changes}
+    gate = Gate(num_proposals=survival_RM.shape[1], **given)
     return gate, known
 
 
@@ -41,7 +44,7 @@ def told(survival_RM: np.ndarray, **changes: float) -> tuple[Gate, LagQueue]:
 @given(SURVIVAL, st.floats(0.0, 0.03), st.floats(0.0, 0.03))
 def test_the_best_number_by_brute_force(survival: np.ndarray, per_round: float, per_request: float) -> None:
     drafting = DraftCost(per_round=per_round, per_request=per_request)
-    gate, known = told(survival, drafting=drafting)  # type: ignore[arg-type]
+    gate, known = told(survival, drafting=drafting)
     found = gate.drafters(slots(4), known)
     weight = REMEMBERED / (REMEMBERED + PRIOR_ROUNDS)
     survival = weight * survival + (1 - weight) * survival.mean(axis=0)
@@ -61,7 +64,7 @@ def test_nobody_drafts_where_rows_are_dear() -> None:
     poor, good = np.array([[0.3, 0.1]] * 3), np.array([[0.99, 0.98]] * 3)
     drafting = DraftCost(per_request=0.002)
     for survival, wanted in ((poor, [False] * 3), (good, [True] * 3), (np.stack([poor[0], good[0]]), [False, True])):
-        gate, known = told(survival, drafting=drafting)  # type: ignore[arg-type]
+        gate, known = told(survival, drafting=drafting)
         # Another row costs 10 ms; 40 ms give three tokens, so it must bring three quarters of one.
         assert gate.drafters(slots(len(survival)), known) == wanted
 
@@ -74,14 +77,17 @@ def test_what_is_expected_of_a_new_request() -> None:
         assert gate.drafters(slots(3), fresh) == [wanted] * 3
     # Without anything known beforehand, what the others do is expected.
     for survival, wanted in (([0.2, 0.1], False), ([0.99, 0.98], True)):
-        gate, known = told(np.array([survival] * 3), drafting=drafting)  # type: ignore[arg-type]
+        gate, known = told(np.array([survival] * 3), drafting=drafting)
         assert gate.drafters([*slots(3), Slot(9, 0)], known)[3] is wanted
 
 
 def test_bad_luck_once_does_not_silence_a_request() -> None:
     good, bad = np.array([0.99, 0.98]), np.array([0.1, 0.05])
     drafting, four = DraftCost(per_request=0.002), slots(4)
-    gate, known = told(np.stack([good] * 4), drafting=drafting)  # type: ignore[arg-type]
+    cheap = RowTable(
+        rows=tuple(range(1, 17)), rounds_per_second=tuple(1 / (0.04 + 0.005 * n) for n in range(1, 17)), max_rows=16
+    )
+    gate, known = told(np.stack([good] * 4), drafting=drafting, cost=cheap)
     known.publish(four, np.stack([bad, good, good, good]))
     assert gate.drafters(four, known) == [True] * 4
     newcomer = [*four[1:], Slot(9, 0)]
@@ -93,13 +99,13 @@ def test_bad_luck_once_does_not_silence_a_request() -> None:
 
 
 def test_looking_again_keeps_to_its_share_and_to_turns() -> None:
-    gate, known = told(np.array([[0.2, 0.1]] * 4), drafting=DraftCost(per_request=0.004), explore=0.02)  # type: ignore[arg-type]
+    gate, known = told(np.array([[0.2, 0.1]] * 4), drafting=DraftCost(per_request=0.004), explore=0.02)
     rounds = [gate.drafters(slots(4), known) for _ in range(160)]
     drafted = np.array(rounds).sum(axis=0)
     spent, of = 0.004 * drafted.sum(), 160 * 0.05
     assert 0.9 * 0.02 * of < spent <= 0.02 * of
     assert drafted.max() - drafted.min() <= 1
-    gate, known = told(np.array([[0.2, 0.1]] * 4), drafting=DraftCost(per_request=0.004))  # type: ignore[arg-type]
+    gate, known = told(np.array([[0.2, 0.1]] * 4), drafting=DraftCost(per_request=0.004))
     assert not np.array([gate.drafters(slots(4), known) for _ in range(50)]).any()
 
 
@@ -136,7 +142,7 @@ def test_rounds_of_a_request_are_remembered_and_missing_ones_left_out() -> None:
 def test_requests_that_draft_nothing_have_one_row() -> None:
     limits = Limits(num_proposals=2, shortest=2)
     for mode in ("causal", "lagged"):
-        planner = Planner(mode=mode, limits=limits, cost=LINEAR, lag=1, expected_M=np.array([0.9, 0.1]))  # type: ignore[arg-type]
+        planner = Planner(mode=mode, limits=limits, cost=LINEAR, lag=1, expected_M=np.array([0.9, 0.1]))
         rows = planner.plan(slots(3), np.array([[0.9, 0.8], [np.nan, np.nan], [0.2, 0.1]]))
         assert rows[1] == 1
         assert rows[2] == 2
