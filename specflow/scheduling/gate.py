@@ -76,13 +76,13 @@ class Gate:
         return expected_RM
 
     def _others(self) -> Floats:
-        known = list(self._means.values())
-        weight_N = np.array([weight for _, weight in known])
-        total_M = weight_N @ np.array([mean_M for mean_M, _ in known]) if known else np.zeros(self.num_proposals)
-        if self.expected_M is None:
-            return total_M / weight_N.sum() if known else np.ones(self.num_proposals)
-        mean_M: Floats = (total_M + PRIOR_REQUESTS * self.expected_M) / (weight_N.sum() + PRIOR_REQUESTS)
-        return mean_M
+        total_M, weight = np.zeros(self.num_proposals), 0.0
+        if self._means:
+            means, weights = zip(*self._means.values(), strict=True)
+            total_M, weight = np.dot(weights, np.array(means)), sum(weights)
+        if self.expected_M is not None:
+            total_M, weight = total_M + PRIOR_REQUESTS * self.expected_M, weight + PRIOR_REQUESTS
+        return total_M / weight if weight else np.ones(self.num_proposals)
 
     def _best_count(self, sorted_RM: Floats) -> int:
         """How many of the first requests draft, for the most tokens per second; of equal ones the fewest."""
