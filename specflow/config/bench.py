@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from specflow.config.base import Section, wrong
 from specflow.config.regenerate import Precision
 from specflow.config.sampling import SamplingParams
+from specflow.config.scheduler import SchedulerParams, refuse_both
 from specflow.config.tree import TreeOrAuto
 
 
@@ -24,6 +25,12 @@ class BenchParams(Section):
     tree_drafters: tuple[str, ...] | None = Field(
         default=None, description="Drafters that propose trees, by name; none: all, and each must be able to."
     )
+    scheduler: SchedulerParams | None = Field(
+        default=None, description="Verify only proposals that are worth it; in flow `scheduler`; none: all proposals."
+    )
+    scheduler_drafters: tuple[str, ...] | None = Field(
+        default=None, description="Drafters that are scheduled, by name; none: all, and each must have a confidence."
+    )
     repeats: int = Field(default=1, ge=1, description="Times each prompt is decoded in each mode.")
     warmup_prompts: int = Field(default=2, ge=0, description="Prompts decoded before the clock starts.")
     precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")
@@ -39,6 +46,11 @@ class BenchParams(Section):
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads; none: chosen by a probe.")
     """In the key, unlike elsewhere: it changes what is measured."""
+
+    @model_validator(mode="after")
+    def _one_of_tree_and_scheduler(self) -> BenchParams:
+        refuse_both(self.tree, self.scheduler)
+        return self
 
     @model_validator(mode="after")
     def _drawn_proposals_are_chains(self) -> BenchParams:

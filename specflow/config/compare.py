@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from specflow.config.base import Section, wrong
 from specflow.config.regenerate import Precision
 from specflow.config.sampling import SamplingParams
+from specflow.config.scheduler import SchedulerMode
 from specflow.config.tree import TreeParams
 
 
@@ -32,6 +33,10 @@ class CompareParams(Section):
     sampling: SamplingParams = Field(default=SamplingParams(), description="Sampling of every mode.")
     trees: dict[str, TreeParams] = Field(
         default={}, description="Drafters that are also measured with trees, as `NAME+tree`, and their trees."
+    )
+    schedulers: dict[str, tuple[SchedulerMode, ...]] = Field(
+        default={},
+        description="Drafters that are also measured with schedulers, as `NAME+MODE`: `causal`, `lagged`.",
     )
     repeats: int = Field(default=1, ge=1, description="Times each wave of prompts is decoded in each mode.")
     precision: Precision = Field(default="auto", description="Arithmetic of the target's forward pass.")

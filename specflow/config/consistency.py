@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from specflow.config.document import KeyPath
@@ -27,6 +27,7 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
                 f"layers among capture.layer_ids: {', '.join(map(str, sorted(captured)))}",
             )
     yield from _trees(config)
+    yield from _schedulers(config)
     yield from _beyond_the_target(config)
     yield from _engine_of_answers(config.regenerate)
     train = {source.rows_of: index for index, source in enumerate(config.regenerate.train)}
@@ -62,6 +63,25 @@ def _trees(config: Config) -> Iterator[Inconsistency]:
                 ", ".join(unable),
                 expected,
             )
+
+
+def _schedulers(config: Config) -> Iterator[Inconsistency]:
+    """Schedulers of drafters that are not there, or that have no confidence to go by."""
+    asked: list[tuple[KeyPath, Iterable[str]]] = [(("compare", "schedulers"), config.compare.schedulers)]
+    for name, section in (("verify", config.verify), ("bench", config.bench)):
+        if section.scheduler is not None and section.scheduler_drafters is None:
+            asked.append(((name, "scheduler"), config.drafters))
+        elif section.scheduler_drafters is not None:
+            asked.append(((name, "scheduler_drafters"), section.scheduler_drafters))
+    for place, names in asked:
+        unknown = [drafter for drafter in names if drafter not in config.drafters]
+        if unknown:
+            yield place, "no such drafter", ", ".join(unknown), "names among drafters: " + ", ".join(config.drafters)
+        known = {name: config.drafters[name] for name in names if name in config.drafters}
+        unable = [f"{name} ({own.method})" for name, own in known.items() if own.gives_confidence() is False]
+        if unable:
+            expected = "drafters whose proposals come with a confidence: name those"
+            yield place, "a scheduler for drafters without confidence", ", ".join(unable), expected
 
 
 def _engine_of_answers(section: RegenerateParams) -> Iterator[Inconsistency]:

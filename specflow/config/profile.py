@@ -24,6 +24,9 @@ class ProfileParams(Section):
 
     requests: Sizes = Field(default=(1, 2, 4, 8), description="Numbers of requests in a pass.")
     rows: Sizes = Field(default=(1, 2, 3, 4, 6, 8, 12, 16), description="Rows of each request.")
+    uneven: bool = Field(
+        default=True, description="Also time passes whose requests have different numbers of rows, as a scheduler's."
+    )
     context: int = Field(default=128, ge=1, description="Committed positions of each request.")
     samples: int = Field(default=5, ge=2, description="Timed passes of a shape at each visit.")
     visits: int = Field(default=3, ge=1, description="Visits to each shape, in a shuffled order.")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from specflow.config.base import NOT_IN_KEY, Section
 from specflow.config.regenerate import Precision
+from specflow.config.scheduler import SchedulerParams, refuse_both
 from specflow.config.tree import TreeParams
 
 
@@ -53,9 +54,20 @@ class VerifyParams(Section):
     tree_drafters: tuple[str, ...] | None = Field(
         default=None, description="Drafters that propose trees, by name; none: all, and each must be able to."
     )
+    scheduler: SchedulerParams | None = Field(
+        default=None, description="Verify only proposals that are worth it; in flow `scheduler`; none: all proposals."
+    )
+    scheduler_drafters: tuple[str, ...] | None = Field(
+        default=None, description="Drafters that are scheduled, by name; none: all, and each must have a confidence."
+    )
     lossless: LosslessParams = Field(
         default=LosslessParams(), description="Certificate that sampling is not changed by the drafter."
     )
     threads: int | None = Field(
         default=None, ge=1, description="CPU threads; none: chosen by a probe.", json_schema_extra=NOT_IN_KEY
     )
+
+    @model_validator(mode="after")
+    def _one_of_tree_and_scheduler(self) -> VerifyParams:
+        refuse_both(self.tree, self.scheduler)
+        return self

@@ -34,6 +34,7 @@ class Ratio:
 class Acceptance:
     """Per position j = 1..m. ``cumulative[j-1]``: rounds accepting at least j of the rounds proposing j.
 
+    Under a scheduler, of the rounds in which position j was verified: likely ones, so it is no share of all rounds.
     ``conditional[j-1]``: the same over the rounds that accepted j - 1 before it. In a tree, j is the depth, a round
     proposes as deep as its longest path, and one whose accepted path has no child at j counts as not accepting.
     """
@@ -47,10 +48,10 @@ def acceptance(generations: Iterable[Generation]) -> Acceptance:
     """Acceptance over all rounds of ``generations``."""
     rounds = [r for generation in generations for r in generation.rounds]
     tau = Ratio(sum(r.delivered for r in rounds), len(rounds))
-    longest = max((r.proposed for r in rounds), default=0)
+    longest = max((r.judged for r in rounds), default=0)
     cumulative, conditional = [], []
     for j in range(1, longest + 1):
-        proposing = [r for r in rounds if r.proposed >= j]
+        proposing = [r for r in rounds if r.judged >= j]
         accepted = sum(r.accepted >= j for r in proposing)
         cumulative.append(Ratio(accepted, len(proposing)))
         conditional.append(Ratio(accepted, sum(r.accepted >= j - 1 for r in proposing)))

@@ -3,6 +3,7 @@
 Tokens of a request do not depend on the other requests except where rounding decides: its random numbers, proposer
 and penalties are its own, and its rows of the target's pass differ by about 1e-6 relative.
 Rounds are chains of the same length, or, with a tree's shape, a tree for every request whose proposals are not drawn.
+With a schedule only some requests draft, and each has as many rows of the pass as it was granted.
 Legend: B running requests, R rows (m + 1, or the largest tree's), K captured layers, H hidden size.
 """
 
@@ -16,11 +17,13 @@ from torch import Tensor
 
 from specflow.decoding.chooser import Chooser, Drafting, choose_tokens
 from specflow.decoding.drafts import Draft, longest_path, rows_of, tokens_of, verify_drafts
+from specflow.decoding.feeding import Fed
+from specflow.decoding.granted import NOTHING, first_of, verify_granted
 from specflow.decoding.records import Generation, Round
 from specflow.decoding.slots import Plan
 from specflow.decoding.trees import Tree, TreeShape, draft_tree
-from specflow.decoding.verification import verify_chains
 from specflow.drafters.base import Committed, Expands, Proposal, Proposer, Samples, confidence_of
+from specflow.scheduling.scheduler import Schedule
 from specflow.targets.base import TargetOutput
 
 
@@ -31,6 +34,7 @@ class _Slot:
     chooser: Chooser
     generation: Generation
     first_token_at: float
+    fed: Fed
 
     @property
     def anchor(self) -> int:
@@ -55,6 +59,9 @@ class _Slot:
 class _Verdict:
     """What the target said to one request's draft."""
 
+    output: TargetOutput
+    request: int
+    """Its place in ``output``."""
     rows: list[int] | slice
     """Of the pass, now committed: the anchor's and the accepted proposals'."""
     accepted: list[int]
@@ -66,9 +73,16 @@ class Rounds:
     """Slots ``0 .. active`` are running; the cache's rows behind them are free."""
 
     def __init__(
-        self, plan: Plan, proposer: Proposer, *, width: int, longest: int, tree: TreeShape | None = None
+        self,
+        plan: Plan,
+        proposer: Proposer,
+        *,
+        width: int,
+        longest: int,
+        tree: TreeShape | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
-        self.plan, self.width, self._tree = plan, width, tree
+        self.plan, self.width, self._tree, self._schedule = plan, width, tree, schedule
         drafted = max(proposer.num_proposals, *((tree.num_draft_tokens, tree.expanded) if tree else ()), 0)
         self._room = plan.max_new_tokens + drafted + 1
         self._layer_ids = proposer.layer_ids
@@ -94,34 +108,42 @@ class Rounds:
         first = choose_tokens(plan.target.head(output.last_hidden_BTH[:, -1]), [chooser])
         now = perf_counter()
         generation = Generation(prompt_length=len(prompt), tokens=[], finish="length", prefill_seconds=now - begin)
+        proposer = self._free.pop()
         slot = _Slot(
             request=request,
-            proposer=self._free.pop(),
+            proposer=proposer,
             chooser=chooser,
             generation=generation,
             first_token_at=now,
+            fed=Fed(proposer, at_once=self._schedule is None),
         )
         self._slots.append(slot)
         if self._emit(slot, first)[1]:
             self._release(row)
             return
         slot.proposer.reset(len(prompt) + self._room)
-        slot.proposer.extend(_committed(output, 0, slice(0, len(prompt)), [*prompt[1:], *first]))
+        slot.fed.add(_committed(output, 0, slice(0, len(prompt)), [*prompt[1:], *first]))
 
     def step(self) -> None:
         """One round of every running request."""
         count, started = self.active, perf_counter()
         drafts: list[Draft] = []
         seconds, confidences = [], []
-        for slot in self._slots:
+        numbers = [slot.request for slot in self._slots]
+        wanted = [True] * count if self._schedule is None else self._schedule.drafters(numbers)
+        idle = (perf_counter() - started) / count
+        for slot, drafting in zip(self._slots, wanted, strict=True):
             begin = perf_counter()
-            drafts.append(slot.chain() if self._tree is None else slot.tree(self._tree))
-            confidences.append(_numbers(confidence_of(slot.proposer)))
+            drafts.append(self._draft(slot) if drafting else NOTHING)
+            confidences.append(_numbers(confidence_of(slot.proposer)) if drafting else None)
             seconds.append(perf_counter() - begin)
+        proposed, planning = [longest_path(draft) for draft in drafts], perf_counter()
+        drafts = self._granted(numbers, drafts, confidences, wanted)
         drafted = perf_counter()
+        idle += (drafted - planning) / count
         if self._running.batch != count:
             self._running = self._cache.rows(0, count)
-        output, verdicts = self._verify(drafts)
+        verdicts = self._verify(drafts)
         verified = before = perf_counter()
         for row in reversed(range(count)):  # a slot that ends is filled by the last one, which is done already
             slot, verdict, draft = self._slots[row], verdicts[row], drafts[row]
@@ -129,19 +151,21 @@ class Rounds:
             stated = perf_counter()
             if not finished:
                 following = slot.generation.tokens[-len(verdict.accepted) - 1 :]
-                slot.proposer.extend(_committed(output, row, verdict.rows, following))
+                slot.fed.add(_committed(verdict.output, verdict.request, verdict.rows, following))
             now = perf_counter()
-            idle = (started - self._ended) / count if slot.generation.rounds else 0.0
+            between = (started - self._ended) / count if slot.generation.rounds else 0.0
             slot.generation.rounds.append(
                 Round(
-                    proposed=longest_path(draft),
+                    proposed=proposed[row],
+                    verified=None if self._schedule is None else longest_path(draft),
                     accepted=len(verdict.accepted),
                     delivered=delivered,
                     tree_nodes=len(draft.tokens) if isinstance(draft, Tree) else 0,
                     draft_seconds=seconds[row],
                     verify_seconds=(verified - drafted) / count,
                     state_seconds=now - stated,
-                    other_seconds=idle + (stated - before),
+                    other_seconds=between + idle + (stated - before),
+                    schedule_seconds=0.0 if self._schedule is None else idle,
                     confidence=confidences[row],
                 )
             )
@@ -151,27 +175,58 @@ class Rounds:
                 self._release(row)
         self._ended = before
 
-    def _verify(self, drafts: list[Draft]) -> tuple[TargetOutput, list[_Verdict]]:
+    def _draft(self, slot: _Slot) -> Draft:
+        slot.fed.catch_up()
+        return slot.chain() if self._tree is None else slot.tree(self._tree)
+
+    def _granted(
+        self,
+        numbers: list[int],
+        drafts: list[Draft],
+        confidences: list[tuple[float, ...] | None],
+        wanted: list[bool],
+    ) -> list[Draft]:
+        """What is verified of the drafts: everything, without a schedule."""
+        if self._schedule is None:
+            return drafts
+        if any(drafting and own is None for drafting, own in zip(wanted, confidences, strict=True)):
+            raise ValueError("a scheduler needs the drafter's confidence, and this one has none: leave it out")
+        rows = self._schedule.rows(numbers, confidences)
+        chains = [draft for draft in drafts if isinstance(draft, Proposal)]
+        return [first_of(chain, count - 1) for chain, count in zip(chains, rows, strict=True)]
+
+    def _verify(self, drafts: list[Draft]) -> list[_Verdict]:
         """One pass of the target over all drafts; commits what it accepts."""
         target, choosers = self.plan.target, [slot.chooser for slot in self._slots]
-        chains = [draft for draft in drafts if isinstance(draft, Proposal)]
+        anchors = [slot.anchor for slot in self._slots]
         if self._tree is None:
-            anchors_B1 = torch.tensor([[slot.anchor] for slot in self._slots])
-            ids_BR = torch.cat((anchors_B1, torch.stack([chain.tokens_m for chain in chains])), dim=1)
-            output = target.forward(ids_BR, self._running, layer_ids=self._layer_ids)
-            accepted = verify_chains(target.head(output.last_hidden_BTH), chains, choosers)
-            self._running.commit([count + 1 for count, _ in accepted])
-            return output, [
-                _Verdict(rows=slice(0, count + 1), accepted=chain.tokens_m[:count].tolist(), next=token)
-                for chain, (count, token) in zip(chains, accepted, strict=True)
+            chains = [draft for draft in drafts if isinstance(draft, Proposal)]
+            parts, accepted = verify_granted(
+                target, self._running, anchors, chains, choosers, layer_ids=self._layer_ids
+            )
+            return [
+                _Verdict(
+                    output=part,
+                    request=0,
+                    rows=slice(0, count + 1),
+                    accepted=chain.tokens_m[:count].tolist(),
+                    next=token,
+                )
+                for part, chain, (count, token) in zip(parts, chains, accepted, strict=True)
             ]
-        rows = rows_of([slot.anchor for slot in self._slots], drafts)
+        rows = rows_of(anchors, drafts)
         output = target.forward(rows.ids_BR, self._running, layer_ids=self._layer_ids, parents_BT=rows.parents_BR)
         walked = verify_drafts(target.head(output.last_hidden_BTH), drafts, choosers)
         self._running.commit_paths([[0, *path] for path, _ in walked])
-        return output, [
-            _Verdict(rows=[0, *path], accepted=[tokens_of(draft)[row - 1] for row in path], next=token)
-            for draft, (path, token) in zip(drafts, walked, strict=True)
+        return [
+            _Verdict(
+                output=output,
+                request=b,
+                rows=[0, *path],
+                accepted=[tokens_of(draft)[row - 1] for row in path],
+                next=token,
+            )
+            for b, (draft, (path, token)) in enumerate(zip(drafts, walked, strict=True))
         ]
 
     def _emit(self, slot: _Slot, tokens: list[int]) -> tuple[int, bool]:

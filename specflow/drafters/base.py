@@ -152,7 +152,9 @@ class Confident(Protocol):
     def confidence_m(self) -> Tensor | None:
         """``[m]`` fp32 raw logits (before any temperature and the sigmoid) of the last proposal.
 
-        Logit i is of: proposal i is accepted, given that all before it are. None where the drafter has no confidence.
+        Logit i is of: proposal i is accepted, given that all before it are. It may depend on the proposals before i,
+        never on proposal i itself or a later one: a scheduler decides by it whether i is verified, and sampled outputs
+        would no longer have the target's distribution. None where the drafter has no confidence.
         """
         ...
 

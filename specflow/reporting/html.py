@@ -10,6 +10,7 @@ from specflow.reporting.collect import Corpus, DrafterResult, ReportData
 from specflow.reporting.figures import drafter_figures, length_figure, share_figure
 from specflow.reporting.ranking import RANKING_HEAD, cells
 from specflow.reporting.ranking_figures import ranking_figures
+from specflow.reporting.scheduled import scheduled_panel
 from specflow.reporting.selector import selector_note
 from specflow.reporting.summary import best_drafter, headline
 
@@ -178,6 +179,8 @@ def _distribution(verification: Mapping[str, Any]) -> dict[str, Any] | None:
     numbers = check["numbers"]
     tree = numbers["tree"]
     shape = "chains" if tree is None else "trees of {} steps, topk {}, {} rows".format(*tree)
+    if numbers.get("scheduler"):
+        shape += f" and scheduler {numbers['scheduler']}, {text.count(numbers['rounds_cut'])} rounds cut"
     accepted, power = text.number(numbers["accepted_per_round"]), numbers[TESTS][0]["power"]
     return {
         "note": f"Answers of {numbers['tokens_of_an_answer']} tokens, from an alphabet of {numbers['alphabet']}, with "
@@ -244,6 +247,7 @@ def _measured(result: Mapping[str, Any]) -> dict[str, Any]:
             "rows": [_time_row(kind, group) for kind, group in _groups(result).items()],
         },
         "transformers": _transformers(result.get("transformers")),
+        "scheduled": scheduled_panel(result),
     }  # fmt: skip
 
 

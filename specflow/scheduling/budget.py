@@ -25,8 +25,17 @@ class Budget:
 
 def host_budget(survival_RM: Floats, cost: CostTable) -> Budget:
     """First K with the most expected tokens per second, ``(R + sum of the K best survivals) / seconds(R, R + K)``."""
-    requests = len(survival_RM)
-    found, seconds = throughput(np.sort(_alive(survival_RM))[::-1], requests, cost)
+    return pooled_budget(survival_RM[None], len(survival_RM), cost)
+
+
+def pooled_budget(samples_WRM: Floats, requests: int, cost: CostTable) -> Budget:
+    """The same for tokens on average over W rounds, each with its own K best.
+
+    ``requests``: of the round, those that draft nothing included. One round of few requests says little of the next:
+    a budget on it alone is too small as often as it is too large, and too small costs more.
+    """
+    alive_WK = np.where(samples_WRM >= SURVIVAL_FLOOR, samples_WRM, 0.0).reshape(len(samples_WRM), -1)
+    found, seconds = throughput(np.sort(alive_WK, axis=1)[:, ::-1].mean(axis=0), requests, cost)
     best = int(found.argmax())
     return Budget(positions=best, tokens_per_second=float(found[best]), seconds=float(seconds[best]))
 
@@ -36,8 +45,3 @@ def throughput(ordered_K: Floats, requests: int, cost: CostTable) -> tuple[Float
     tokens = requests + np.concatenate(([0.0], np.cumsum(ordered_K)))
     seconds = cost.seconds(requests, requests + np.arange(len(tokens)))
     return tokens / seconds, seconds
-
-
-def _alive(survival_RM: Floats) -> Floats:
-    flat = survival_RM.reshape(-1)
-    return flat[flat >= SURVIVAL_FLOOR]

@@ -50,7 +50,7 @@ def _row(request: str, found: Any) -> dict[str, Any]:
         "logits": list(found.confidence),
         "accepted": found.accepted,
         "proposed": found.proposed,
-        "verify_len": found.proposed + 1,
+        "verify_len": found.judged + 1,
         "cap_trim": 0,
     }
 

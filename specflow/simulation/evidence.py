@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specflow.costs.drafting import DraftCost
 from specflow.costs.tables import AdditiveTable, RowTable
 from specflow.simulation.costs import RoundCost
 from specflow.simulation.load import Load
@@ -15,7 +16,8 @@ from specflow.simulation.policy import Policy
 from specflow.simulation.predict import Evidence, predict
 from specflow.simulation.traces import read_benchmark_rounds, read_record_rounds, traces_of
 
-BESIDE = ("draft_seconds", "state_seconds", "other_seconds")
+DRAFTING = ("draft_seconds", "state_seconds")
+BESIDE = ("other_seconds",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +39,19 @@ class Found:
 def gather(sources: Sources, table: RowTable | AdditiveTable) -> Found:
     """Raises ``ValueError`` where the artifacts hold no rounds."""
     bench = None if sources.benchmark is None else _Benchmark(sources.benchmark)
+    if bench is not None and bench.scheduled:
+        bench = None  # its rounds were cut, and it drafted only where that paid
     temperatures, recorded = _calibration(sources.calibration)
     rounds = bench.rounds if bench else recorded
     if bench and recorded and not bench.confident:
         rounds = recorded  # of a benchmark made before rounds kept their confidence
     traces = traces_of(rounds, temperatures=temperatures)
-    beside = bench.seconds_beside() if bench else 0.0
+    beside = bench.seconds_of(BESIDE) if bench else 0.0
+    drafting = DraftCost(per_request=bench.seconds_of(DRAFTING) if bench else 0.0)
     evidence = Evidence(
         name=sources.name,
         traces=traces,
-        cost=RoundCost(table=table, seconds_per_request=beside),
+        cost=RoundCost(table=table, seconds_per_request=beside, drafting=drafting),
         plain=RoundCost(table=table, seconds_per_request=bench.plain_beside(table) if bench else 0.0),
         prefill_seconds=bench.prefill_seconds if bench else 0.0,
     )
@@ -60,12 +65,16 @@ class _Benchmark:
         self._all = [r for request in self.rounds for r in request]
 
     @property
+    def scheduled(self) -> bool:
+        return any(r.get("verified") is not None for r in self._all)
+
+    @property
     def confident(self) -> bool:
         return bool(self._all) and all(r.get("confidence") is not None for r in self._all)
 
-    def seconds_beside(self) -> float:
-        """Of a round, per request: drafting, committing, bookkeeping."""
-        return sum(sum(float(r[part]) for part in BESIDE) for r in self._all) / max(len(self._all), 1)
+    def seconds_of(self, parts: Sequence[str]) -> float:
+        """Of a round, per request."""
+        return sum(sum(float(r[part]) for part in parts) for r in self._all) / max(len(self._all), 1)
 
     def plain_beside(self, table: RowTable | AdditiveTable) -> float:
         """Of a step of plain decoding, per request: what it took less the pass itself."""

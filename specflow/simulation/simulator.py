@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specflow.costs.buckets import Buckets
-from specflow.costs.tables import CostTable
+from specflow.simulation.costs import RoundCost
 from specflow.simulation.load import Arrivals, Load
 from specflow.simulation.policy import Lengths, Policy
 from specflow.simulation.traces import Traces
@@ -36,7 +36,7 @@ def simulate(
     traces: Traces,
     policy: Policy,
     load: Load,
-    cost: CostTable,
+    cost: RoundCost,
     *,
     rounds: int,
     prefill_seconds: float = 0.0,
@@ -52,19 +52,28 @@ def simulate(
     return _Run(traces, policy, load, cost, prefill_seconds, buckets, seed).run(rounds)
 
 
+def simulate_wave(
+    traces: Traces, policy: Policy, concurrency: int, cost: RoundCost, *, prefill_seconds: float = 0.0
+) -> Outcome:
+    """Every request of ``traces`` once, in order, ``concurrency`` at a time, from the first to the end of the last."""
+    if policy.scheduled and traces.survival_NM is None:
+        raise ValueError(f"{policy.name}: these rounds have no confidence to schedule by")
+    return _Run(traces, policy, Load(concurrency=concurrency), cost, prefill_seconds, None, 0).once()
+
+
 class _Run:
     def __init__(
         self,
         traces: Traces,
         policy: Policy,
         load: Load,
-        cost: CostTable,
+        cost: RoundCost,
         prefill_seconds: float,
         buckets: Buckets | None,
         seed: int,
     ) -> None:
         self._traces, self._load, self._cost, self._prefill = traces, load, cost, prefill_seconds
-        self._lengths = Lengths(policy, traces.num_proposals, cost, buckets)
+        self._lengths = Lengths(policy, traces.num_proposals, cost, buckets, traces.mean_survival_M())
         self._plain = policy.kind == "plain"
         self._arrivals = Arrivals(load, seed)
         self._random = np.random.default_rng((seed, 0))
@@ -74,6 +83,7 @@ class _Run:
         self._generation = np.zeros(size, dtype=np.int64)
         self._busy = np.zeros(size, dtype=np.bool_)
         self._deck: list[int] = []
+        self._endless = True
         self._counted = 0
         self._clock = 0.0
         self._lived: list[float] = []
@@ -98,12 +108,30 @@ class _Run:
             seconds_per_request=float(np.mean(self._lived)) if self._load.rate and self._lived else None,
         )
 
+    def once(self) -> Outcome:
+        """Every request one time, in order, until the last has ended."""
+        self._deck, self._endless = list(range(len(self._traces.first_Q)))[::-1], False
+        tokens = requests = rows = rounds = 0
+        while True:
+            self._admit(first=False)
+            if not self._busy.any():
+                break
+            delivered, verified = self._step()
+            tokens, rows, requests, rounds = tokens + delivered, rows + verified, requests + self._counted, rounds + 1
+        return Outcome(
+            tokens_per_second=tokens / self._clock,
+            tokens_per_round=tokens / requests,
+            rows_per_request=rows / requests,
+            running=requests / rounds,
+            seconds_per_request=None,
+        )
+
     def _admit(self, *, first: bool) -> None:
         """Requests that are there go into free slots; where nothing runs, time passes to the next arrival."""
         if not self._busy.any():
             self._clock = max(self._clock, self._arrivals.next)
         for slot in np.flatnonzero(~self._busy):
-            if self._arrivals.next > self._clock:
+            if self._arrivals.next > self._clock or not (self._deck or self._endless):
                 return
             q = self._draw()
             self._busy[slot], self._request[slot], self._round[slot] = True, q, 0
@@ -127,13 +155,16 @@ class _Run:
         """One round of all running requests: tokens delivered and rows verified."""
         slots, traces = np.flatnonzero(self._busy), self._traces
         rounds = traces.first_Q[self._request[slots]] + self._round[slots]
+        drafting = self._lengths.drafters(slots, self._generation[slots])
         survival = None if traces.survival_NM is None or self._plain else traces.survival_NM[rounds]
+        if survival is not None:
+            survival[~drafting] = np.nan
         lengths = self._lengths.next(slots, self._generation[slots], survival)
         committed = np.minimum(traces.accepted_N[rounds], lengths - 1) + 1
         delivered = np.minimum(committed, self._left[slots])
         verified = int(lengths.sum())
         self._counted = len(slots)
-        self._clock += float(self._cost.seconds(len(slots), verified))
+        self._clock += float(self._cost.seconds(len(slots), verified, drafting=int(drafting.sum())))
         self._left[slots] -= delivered
         self._round[slots] = (self._round[slots] + 1) % traces.rounds_Q[self._request[slots]]
         ended = slots[self._left[slots] <= 0]

@@ -33,6 +33,12 @@ class Traces:
     tokens_Q: Counts
     """Delivered after the first token."""
 
+    def mean_survival_M(self) -> Floats:
+        """Share of the rounds in which each position was reached and accepted."""
+        reached_NM = self.accepted_N[:, None] > np.arange(self.num_proposals)
+        mean_M: Floats = reached_NM.mean(axis=0)
+        return mean_M
+
     def mean_tokens(self, length: int) -> float:
         """Delivered tokens per round with ``length`` proposals verified; a request's last round may deliver fewer."""
         committed_N = np.minimum(self.accepted_N, length) + 1

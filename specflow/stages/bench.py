@@ -10,10 +10,17 @@ from typing import Any
 
 from specflow.config.bench import BenchParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+from specflow.stages.schedulers import missing_stages
 
 NAME = "bench"
 KIND = "benchmark"
-INPUTS: Mapping[str, Arity] = {"target": Arity.ONE, "drafter": Arity.ONE, "tokens": Arity.ONE}
+INPUTS: Mapping[str, Arity] = {
+    "target": Arity.ONE,
+    "drafter": Arity.ONE,
+    "tokens": Arity.ONE,
+    "calibration": Arity.OPTIONAL,
+    "costs": Arity.OPTIONAL,
+}
 
 CONVENTIONS = {
     "acceptance": "share of rounds, before any cut by an end token or the length limit; in trees by depth",
@@ -34,6 +41,10 @@ def check(params: BenchParams) -> Iterable[Problem]:
             expected="at least 2",
             hint="the first token comes from prefill, so one token has no decode time",
         )
+
+
+def check_upstream(sections: Mapping[str, Any]) -> Iterable[Problem]:
+    yield from missing_stages(NAME, sections[NAME].scheduler, sections)
 
 
 def files(params: BenchParams) -> Iterable[Path]:
@@ -61,6 +72,7 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
     from specflow.serving.pairs import measure_pairs
     from specflow.serving.requests import heldout_requests
     from specflow.stages.machine import resolved
+    from specflow.stages.schedulers import asked_scheduler, described
     from specflow.targets.target import Target
 
     path = inputs.one("target").path
@@ -70,13 +82,25 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
     target = Target.load(path, precision=precision, threads=threads)
     proposer = load_drafter(inputs.one("drafter").path, target)
     tree, chosen = _tree(target, proposer, requests, params, context)
+    scheduler = asked_scheduler(
+        params.scheduler,
+        params.scheduler_drafters,
+        target=target,
+        proposer=proposer,
+        prompt=requests[0].prompt,
+        calibration=inputs.optional("calibration"),
+        costs=inputs.optional("costs"),
+        context=context,
+    )
 
     def plain(prompt: Sequence[int], *, limit: int = params.max_new_tokens) -> Any:
         return decode_plain(target, [prompt], max_new_tokens=limit, sampling=[sampling_of(params.sampling, prompt)])[0]
 
     def speculative(prompt: Sequence[int], *, limit: int = params.max_new_tokens) -> Any:
         own = sampling_of(params.sampling, prompt)
-        return decode_speculative(target, proposer, prompt, max_new_tokens=limit, sampling=own, tree=tree)
+        return decode_speculative(
+            target, proposer, prompt, max_new_tokens=limit, sampling=own, tree=tree, scheduler=scheduler
+        )
 
     def greedy(prompt: Sequence[int], *, limit: int) -> Any:
         return decode_plain(target, [prompt], max_new_tokens=limit)[0]
@@ -104,6 +128,7 @@ def run(inputs: Inputs, params: BenchParams, context: Context) -> Metrics:
         "total": total,
         "kinds": kinds,
         "tree": tree and {**asdict(tree), "chosen": chosen},
+        "scheduler": scheduler and {**(described(scheduler) or {}), "granted": _granted(pairs, scheduler)},
         "equality": None if _sampled(params) else _equality(target, pairs, requests, params),
         "transformers": _transformers(path, requests, params, plain=greedy, precision=target.precision)
         if params.compare_transformers
@@ -275,6 +300,12 @@ def _transformers(
             for name, r in rates.items()
         },
     }
+
+
+def _granted(pairs: Sequence[Any], scheduler: Any) -> dict[str, Any]:
+    from specflow.decoding.granted_metrics import granted
+
+    return granted((g for pair in pairs for g in pair.speculative), scheduler.num_proposals)
 
 
 def _write_rounds(path: Path, pairs: Sequence[Any]) -> None:

@@ -8,15 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from specflow.config.compare import CompareParams
-from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+from specflow.stages.contract import Arity, Artifact, Context, Estimate, Inputs, Metrics, Problem, StageError
 
 NAME = "compare"
 KIND = "comparison"
-INPUTS: Mapping[str, Arity] = {"target": Arity.ONE, "drafter": Arity.MANY, "tokens": Arity.ONE}
+INPUTS: Mapping[str, Arity] = {
+    "target": Arity.ONE,
+    "drafter": Arity.MANY,
+    "tokens": Arity.ONE,
+    "calibration": Arity.MANY,
+    "costs": Arity.OPTIONAL,
+}
 
 
 def check(params: CompareParams) -> Iterable[Problem]:
     return ()
+
+
+def check_upstream(sections: Mapping[str, Any]) -> Iterable[Problem]:
+    if sections[NAME].schedulers and "profile" not in sections:
+        yield Problem(
+            where="compare.schedulers",
+            found="a scheduler, in a flow without calibrate and profile before compare",
+            expected="a flow with both: a scheduler goes by calibrated confidence and measured costs",
+            hint="use the flow `compare-drafters`",
+        )
 
 
 def files(params: CompareParams) -> Iterable[Path]:
@@ -46,7 +62,7 @@ def run(inputs: Inputs, params: CompareParams, context: Context) -> Metrics:
     precision, threads = resolved(context.scratch, path, precision=params.precision, threads=params.threads)
     _same_contracts(inputs, context, precision=precision)
     target = Target.load(path, precision=precision, threads=threads)
-    modes = _modes(inputs, params, target)
+    modes = _modes(inputs, params, target, context, prompt=requests[0].prompt)
     for decode in modes.values():
         decode([requests[0].prompt], 1)
     steps = sum(len(waves_of(requests, c)) for c in params.concurrency) * params.repeats * len(modes)
@@ -75,13 +91,17 @@ def run(inputs: Inputs, params: CompareParams, context: Context) -> Metrics:
     }
 
 
-def _modes(inputs: Inputs, params: CompareParams, target: Any) -> dict[str, Any]:
+def _modes(
+    inputs: Inputs, params: CompareParams, target: Any, context: Context, *, prompt: Sequence[int]
+) -> dict[str, Any]:
     """How each mode decodes a wave, plain first."""
+    from specflow.config.scheduler import SchedulerParams
     from specflow.decoding.plain import decode_plain
     from specflow.decoding.sampling import sampling_of
     from specflow.decoding.speculative import decode_speculative_batch
     from specflow.drafters.loading import load_drafter
     from specflow.reporting.ranking import PLAIN
+    from specflow.stages.schedulers import scheduler_of
     from specflow.stages.trees import shape_of
 
     def given(prompts: Sequence[Sequence[int]], concurrency: int) -> dict[str, Any]:
@@ -91,23 +111,42 @@ def _modes(inputs: Inputs, params: CompareParams, target: Any) -> dict[str, Any]
     def plain(prompts: Sequence[Sequence[int]], concurrency: int) -> Any:
         return decode_plain(target, prompts, **given(prompts, concurrency))
 
-    def drafting(proposer: Any, tree: Any = None) -> Any:
+    def drafting(proposer: Any, tree: Any = None, scheduler: Any = None) -> Any:
         return lambda prompts, concurrency: decode_speculative_batch(
-            target, proposer, prompts, tree=tree, **given(prompts, concurrency)
+            target, proposer, prompts, tree=tree, scheduler=scheduler, **given(prompts, concurrency)
         )
 
     names = [drafter.item or drafter.key[:12] for drafter in inputs.all("drafter")]
     if twice := sorted({name for name in (*names, PLAIN) if [*names, PLAIN].count(name) > 1}):
         raise StageError(f"two modes are named {', '.join(twice)}: give every drafter its own name, none {PLAIN!r}")
-    if unknown := sorted(set(params.trees) - set(names)):
-        raise StageError(f"compare.trees names {', '.join(unknown)}; the drafters here are {', '.join(names)}")
+    for field, named in (("trees", params.trees), ("schedulers", params.schedulers)):
+        if unknown := sorted(set(named) - set(names)):
+            raise StageError(f"compare.{field} names {', '.join(unknown)}; the drafters here are {', '.join(names)}")
     modes: dict[str, Any] = {PLAIN: plain}
     for name, drafter in zip(names, inputs.all("drafter"), strict=True):
         proposer = load_drafter(drafter.path, target)
         modes[name] = drafting(proposer)
         if name in params.trees:
             modes[f"{name}+tree"] = drafting(proposer, shape_of(params.trees[name], proposer))
+        for mode in params.schedulers.get(name, ()):
+            scheduler = scheduler_of(
+                SchedulerParams(mode=mode),
+                name,
+                target=target,
+                proposer=proposer,
+                prompt=prompt,
+                calibration=_calibration_of(drafter, inputs),
+                costs=inputs.optional("costs"),
+                context=context,
+            )
+            modes[f"{name}+{mode}"] = drafting(proposer, scheduler=scheduler)
     return modes
+
+
+def _calibration_of(drafter: Artifact, inputs: Inputs) -> Artifact | None:
+    """By the key of the drafter among its inputs: some stores map kind to key, others key to kind."""
+    made = inputs.all("calibration")
+    return next((a for a in made if drafter.key in {*a.inputs.keys(), *a.inputs.values()}), None)
 
 
 def _same_contracts(inputs: Inputs, context: Context, *, precision: str) -> None:

@@ -27,7 +27,7 @@ def files(params: ProfileParams) -> Iterable[Path]:
 
 
 def estimate(params: ProfileParams) -> Estimate:
-    shapes = len(params.requests) * len(params.rows)
+    shapes = len(_splits(params))
     passes = shapes * params.visits * (params.samples + 1)
     return Estimate(bytes=500_000, note=f"{passes} passes of {shapes} shapes")
 
@@ -76,6 +76,23 @@ def run(inputs: Inputs, params: ProfileParams, context: Context) -> Metrics:
     }
 
 
+def _splits(params: ProfileParams) -> list[tuple[int, ...]]:
+    """Rows of each request, of every shape: the same for all, then ``uneven`` ones between them."""
+    from specflow.costs.cells import uneven_splits
+
+    splits = [(rows,) * requests for requests in params.requests for rows in params.rows]
+    if params.uneven:
+        most, between = params.rows[-1], (1.5, 0.5 * (1 + params.rows[-1]))
+        splits += [
+            split
+            for requests in params.requests
+            for share in between
+            if requests > 1 and requests < int(share * requests) <= most * requests
+            for split in uneven_splits(requests, int(share * requests), most=most)
+        ]
+    return list(dict.fromkeys(splits))
+
+
 def _timed(inputs: Inputs, params: ProfileParams, context: Context) -> tuple[Sequence[Any], dict[str, Any]]:
     from specflow.costs.target_passes import TargetPasses
     from specflow.costs.timing import time_passes
@@ -87,7 +104,7 @@ def _timed(inputs: Inputs, params: ProfileParams, context: Context) -> tuple[Seq
     precision, threads = resolved(context.scratch, path, precision=params.precision, threads=params.threads)
     target = Target.load(path, precision=precision, threads=threads)
     passes = TargetPasses(target, context=params.context, most_requests=params.requests[-1], most_rows=params.rows[-1])
-    splits = [(rows,) * requests for requests in params.requests for rows in params.rows]
+    splits = _splits(params)
     with context.progress("timing target passes", total=len(splits) * params.visits, unit="visits") as progress:
         cells = time_passes(
             passes,
@@ -102,7 +119,7 @@ def _timed(inputs: Inputs, params: ProfileParams, context: Context) -> tuple[Seq
         "target": inputs.one("target").key,
         "engine": {"name": "embedded", "precision": target.precision, "threads": target.threads, "device": "cpu"},
         "context": params.context,
-        "splits": "the same rows for every request",
+        "splits": "the same rows for every request" + (", and uneven ones" if params.uneven else ""),
         "hardware": hardware(threads=target.threads),
         "versions": versions(),
     }

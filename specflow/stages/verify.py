@@ -9,6 +9,7 @@ from typing import Any
 
 from specflow.config.verify import VerifyParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+from specflow.stages.schedulers import missing_stages
 
 NAME = "verify"
 KIND = "verification"
@@ -18,6 +19,8 @@ INPUTS: Mapping[str, Arity] = {
     "export": Arity.ONE,
     "features": Arity.ONE,
     "tokens": Arity.ONE,
+    "calibration": Arity.OPTIONAL,
+    "costs": Arity.OPTIONAL,
 }
 
 CERTIFICATE_PROMPT = 32
@@ -32,6 +35,10 @@ def check(params: VerifyParams) -> Iterable[Problem]:
             expected="none or 0 with precision fp32, where any difference is a defect",
             hint="use precision bf16 or packed to allow near ties",
         )
+
+
+def check_upstream(sections: Mapping[str, Any]) -> Iterable[Problem]:
+    yield from missing_stages(NAME, sections[NAME].scheduler, sections)
 
 
 def files(params: VerifyParams) -> Iterable[Path]:
@@ -68,6 +75,7 @@ def run(inputs: Inputs, params: VerifyParams, context: Context) -> Metrics:
         "precision": precision,
         "max_new_tokens": params.max_new_tokens,
         "tree": params.tree and params.tree.model_dump(),
+        "scheduler": params.scheduler and params.scheduler.model_dump(mode="json"),
         "checks": [c.as_json() for c in checks],
     }
     text = json.dumps(record, indent=2, sort_keys=True) + "\n"
@@ -155,11 +163,14 @@ def _greedy(inputs: Inputs, params: VerifyParams, context: Context, *, target: A
         )
         proposer = load_drafter(inputs.one("drafter").path, target)
         tree = asked_shape(params.tree, params.tree_drafters, proposer, context)
+        scheduler = _scheduler(inputs, params, context, target=target, proposer=proposer, prompt=requests[0].prompt)
         for index, request in enumerate(requests):
             if index in speculative:
                 continue
             limit = params.max_new_tokens
-            found = decode_speculative(target, proposer, request.prompt, max_new_tokens=limit, tree=tree)
+            found = decode_speculative(
+                target, proposer, request.prompt, max_new_tokens=limit, tree=tree, scheduler=scheduler
+            )
             speculative.add(index, found.tokens)
             progress.advance()
     return check_equality(
@@ -195,11 +206,29 @@ def _lossless(inputs: Inputs, params: VerifyParams, context: Context, *, target:
         significance=asked.significance,
         batch_size=params.batch_size,
         tree=asked_shape(params.tree, params.tree_drafters, proposer, context),
+        scheduler=_scheduler(inputs, params, context, target=restricted, proposer=proposer, prompt=prompt),
         seed=asked.seed,
     )
     count = len(settings_of(plan, allowed=len(restricted.allowed), drawn=isinstance(proposer, Samples)))
     with context.progress("distribution of sampled answers", total=count * asked.samples, unit="answers") as progress:
         return check_lossless(restricted, proposer, prompt, plan, on_answer=progress.advance)
+
+
+def _scheduler(
+    inputs: Inputs, params: VerifyParams, context: Context, *, target: Any, proposer: Any, prompt: Sequence[int]
+) -> Any:
+    from specflow.stages.schedulers import asked_scheduler
+
+    return asked_scheduler(
+        params.scheduler,
+        params.scheduler_drafters,
+        target=target,
+        proposer=proposer,
+        prompt=prompt,
+        calibration=inputs.optional("calibration"),
+        costs=inputs.optional("costs"),
+        context=context,
+    )
 
 
 def _same_contracts(inputs: Inputs, context: Context) -> None:

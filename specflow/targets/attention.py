@@ -21,7 +21,7 @@ FOLD_ROWS = 16
 class AttentionPass:
     """Which cached positions the rows of one pass see: row i of request b sees ``0 .. committed[b] + i``."""
 
-    __slots__ = ("_masks", "_rotary", "length", "positions_BT", "rows", "slots_BT", "start")
+    __slots__ = ("_masks", "_rotary", "length", "position_ids", "positions_BT", "rows", "slots_BT", "start")
 
     def __init__(self, committed: list[int], rows: int, device: torch.device) -> None:
         self.rows = rows
@@ -36,8 +36,27 @@ class AttentionPass:
             self.positions_BT = offsets_B1 + torch.arange(rows, device=device)
         self.slots_BT = self.positions_BT
         """Where the rows lie in the cache: behind the committed ones, in their order."""
+        self.position_ids = self.positions_BT
+        """Of the rows as the model gets them."""
         self._masks: dict[tuple[int | None, int, int, torch.dtype], Tensor] = {}
         self._rotary: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Request and place in the cache of every row, in shapes that broadcast."""
+        requests = torch.arange(self.slots_BT.shape[0], device=self.slots_BT.device)
+        return requests.unsqueeze(1), self.slots_BT
+
+    def spread(self, query: Tensor) -> Tensor:
+        """Queries as the model gives them to ``[B, H, T, D]``."""
+        return query
+
+    def gathered(self, out_BTHD: Tensor) -> Tensor:
+        """Inverse of ``spread``, of attention's output ``[B, T, H, D]``."""
+        return out_BTHD
+
+    def committable(self, counts_B: Tensor) -> bool:
+        """Whether every request has so many rows."""
+        return int(counts_B.max()) <= self.rows
 
     def rotate(self, heads_BTND: Tensor, cos_BTD: Tensor, sin_BTD: Tensor) -> Tensor:
         """Rotary embedding of all heads, halves against halves; the angles are prepared once per pass."""
@@ -100,27 +119,42 @@ def attention(
     """
     if specflow_pass is None:
         raise RuntimeError(f"the model hands no keyword arguments to its {type(module).__name__}")
+    query = specflow_pass.spread(query)
+    out = _attended(query, key, value, specflow_pass, scaling=scaling, window=sliding_window, softcap=softcap)
+    return specflow_pass.gathered(out), None
+
+
+def _attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    specflow_pass: AttentionPass,
+    *,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
     batch, heads, rows, _width = query.shape
     groups = heads // key.shape[1]
-    low = specflow_pass.first_visible(sliding_window)
+    low = specflow_pass.first_visible(window)
     if low:
         key, value = key[:, :, low:], value[:, :, low:]
     if softcap is not None:
-        out = _softcapped(query, key, value, specflow_pass, scaling=scaling, window=sliding_window, softcap=softcap)
-        return out.transpose(1, 2), None
-    if rows > 1 and specflow_pass.is_causal(sliding_window):
+        out = _softcapped(query, key, value, specflow_pass, scaling=scaling, window=window, softcap=softcap)
+        return out.transpose(1, 2)
+    if rows > 1 and specflow_pass.is_causal(window):
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=groups > 1)
-        return out.transpose(1, 2), None
+        return out.transpose(1, 2)
     fold = groups > 1 and rows <= FOLD_ROWS
     mask = None
-    if specflow_pass.needs_mask(sliding_window):
-        mask = specflow_pass.mask(sliding_window, groups if fold else 1, query.dtype)
+    if specflow_pass.needs_mask(window):
+        mask = specflow_pass.mask(window, groups if fold else 1, query.dtype)
     if fold:
         folded = query.reshape(batch, key.shape[1], groups * rows, query.shape[3])
         out = F.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
-        return out.reshape(batch, heads, rows, out.shape[3]).transpose(1, 2), None
+        return out.reshape(batch, heads, rows, out.shape[3]).transpose(1, 2)
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=groups > 1)
-    return out.transpose(1, 2), None
+    return out.transpose(1, 2)
 
 
 def _softcapped(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specflow.targets.attention import AttentionPass
+from specflow.targets.ragged_attention import RaggedPass
 from specflow.targets.tree_attention import TreePass
 
 
@@ -65,41 +66,42 @@ class Cache:
         view._views, view._pass, view._index = {}, None, None
         return view
 
-    def begin_pass(self, rows: int, parents_BT: Tensor | None = None) -> AttentionPass:
+    def begin_pass(self, rows: int | Sequence[int], parents_BT: Tensor | None = None) -> AttentionPass:
         """Reserve ``rows`` places behind the committed ones; raises ``ValueError`` if they do not fit.
 
-        ``parents_BT`` int64 ``[B, rows]``: rows are a tree, see :class:`TreePass`; none: each follows the one before.
+        ``rows``: of every request, or each request's own, see :class:`RaggedPass`. ``parents_BT`` int64 ``[B, rows]``:
+        rows are a tree, see :class:`TreePass`; none: each follows the one before.
         """
         committed = self.committed_B.tolist()
-        if parents_BT is None:
+        if not isinstance(rows, int):
+            self._pass = RaggedPass(committed, rows, self.device)
+        elif parents_BT is None:
             self._pass = AttentionPass(committed, rows, self.device)
         else:
             self._pass = TreePass(committed, parents_BT, self.device)
         if self._pass.length > self.capacity:
             raise ValueError(
-                f"{rows} rows after {max(committed)} committed positions do not fit a cache of {self.capacity}: "
-                "make it with a larger capacity"
+                f"{self._pass.rows} rows after {max(committed)} committed positions do not fit a cache of "
+                f"{self.capacity}: make it with a larger capacity"
             )
         self._index = None
         if self._pass.start is None:
-            self._index = (torch.arange(self._batch, device=self.device).unsqueeze(1), self._pass.slots_BT)
+            self._index = self._pass.places()
         return self._pass
 
     def commit(self, counts: int | Sequence[int] | Tensor) -> None:
         """Make the first ``counts[b]`` rows of the last pass part of request b; the others vanish."""
         if self._pass is None:
             raise RuntimeError("commit without a pass since the last commit")
-        rows, self._pass = self._pass.rows, None
-        if isinstance(counts, int):
-            low = high = counts
-        else:
-            counts = torch.as_tensor(counts, dtype=torch.int64, device="cpu")
-            if counts.shape != self.committed_B.shape:
-                raise ValueError(f"counts for {tuple(counts.shape)} requests, the cache has {self._batch}")
-            low, high = int(counts.min()), int(counts.max())
-        if low < 0 or high > rows:
+        current, self._pass = self._pass, None
+        counts_B = torch.as_tensor(counts, dtype=torch.int64, device="cpu")
+        if counts_B.ndim and counts_B.shape != self.committed_B.shape:
+            raise ValueError(f"counts for {tuple(counts_B.shape)} requests, the cache has {self._batch}")
+        low, high = int(counts_B.min()), int(counts_B.max())
+        if low < 0 or not current.committable(counts_B):
+            rows = current.counts if isinstance(current, RaggedPass) else current.rows
             raise ValueError(f"cannot commit {low}..{high} rows of a pass of {rows}")
-        self.committed_B += counts
+        self.committed_B += counts_B
 
     @torch.inference_mode()
     def commit_paths(self, paths: Sequence[Sequence[int]]) -> None:

@@ -121,7 +121,13 @@ class Target:
         return normed
 
     def forward(
-        self, ids_BT: Tensor, cache: Cache, *, layer_ids: tuple[int, ...] = (), parents_BT: Tensor | None = None
+        self,
+        ids_BT: Tensor,
+        cache: Cache,
+        *,
+        layer_ids: tuple[int, ...] = (),
+        parents_BT: Tensor | None = None,
+        rows: Sequence[int] | None = None,
     ) -> TargetOutput:
         """Run T rows per request behind the committed ones; row i sees the committed prefix and rows <= i.
 
@@ -129,12 +135,16 @@ class Target:
         increasing, and exclude the last layer (METHODS 0); their outputs become ``features_BTKH``.
         ``parents_BT`` int64 on the CPU: the rows are trees; row i sees the committed prefix, its ancestors and itself,
         and its position is theirs plus one. -1: it follows the prefix. Commit with ``Cache.commit_paths``.
+        ``rows``: how many each request has; ids are ``[1, N]`` then, those of all requests one after another, and so is
+        what comes back. No other row is computed.
         """
-        if ids_BT.shape[0] != cache.batch:
+        if rows is None and ids_BT.shape[0] != cache.batch:
             raise ValueError(f"ids of {ids_BT.shape[0]} requests, a cache of {cache.batch}")
+        if rows is not None and ids_BT.shape != (1, sum(rows)):
+            raise ValueError(f"ids of shape {tuple(ids_BT.shape)} for rows {list(rows)}: expected (1, {sum(rows)})")
         captured: dict[int, Tensor] = {}
         handles = [self._layers[k].register_forward_hook(partial(_keep, captured, k)) for k in self._checked(layer_ids)]
-        hidden = self._pass(ids_BT, cache, handles, parents_BT)
+        hidden = self._pass(ids_BT, cache, handles, parents_BT, rows)
         # Copies made outside inference mode are ordinary tensors, which training may use.
         features = torch.stack([captured[k] for k in layer_ids], dim=2) if layer_ids else None
         return TargetOutput(last_hidden_BTH=hidden.clone(), features_BTKH=features)
@@ -154,14 +164,21 @@ class Target:
         last_TH, *states = to_host(hidden[0], *(value[0] for value in captured.values()))
         return dict(zip(captured, states, strict=True)), last_TH
 
-    def _pass(self, ids_BT: Tensor, cache: Cache, handles: list[Any], parents_BT: Tensor | None = None) -> Tensor:
+    def _pass(
+        self,
+        ids_BT: Tensor,
+        cache: Cache,
+        handles: list[Any],
+        parents_BT: Tensor | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> Tensor:
         """The last hidden states of a pass; ``handles`` of hooks are removed after it."""
         try:
             with torch.inference_mode():
-                current = cache.begin_pass(ids_BT.shape[1], parents_BT)
+                current = cache.begin_pass(rows or ids_BT.shape[1], parents_BT)
                 hidden: Tensor = self._backbone(
                     input_ids=ids_BT.to(self.embedding_weight.device),
-                    position_ids=current.positions_BT,
+                    position_ids=current.position_ids,
                     cache=cache,
                     use_cache=True,
                     specflow_pass=current,

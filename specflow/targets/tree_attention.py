@@ -32,6 +32,7 @@ class TreePass(AttentionPass):
         self.parents_BT = parents_BT
         self._related_BTT = related(parents_BT).to(device)
         self.positions_BT = self.slots_BT[:, :1] + self._related_BTT.sum(dim=2) - 1
+        self.position_ids = self.positions_BT
 
     def is_causal(self, window: int | None) -> bool:
         return False

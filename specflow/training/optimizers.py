@@ -1,7 +1,7 @@
 """AdamW, or Muon for the matrices of hidden layers with AdamW for everything else, as one optimiser.
 
 Muon orthogonalises the momentum of a matrix, which has a meaning for maps between hidden states only: embeddings and
-heads are tables of tokens, norms and biases are vectors. Those stay with AdamW.
+heads are tables of tokens, other heads give a number or two, norms and biases are vectors. Those stay with AdamW.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from specflow.training.tensors import placed_like, whole
 
 TOKEN_TABLES = ("embed_tokens", "embedding", "lm_head", "head", "predecessor_codebook", "successor_codebook")
 """Parts of a parameter's name that say that its rows belong to tokens."""
+HEADS = ("confidence_head",)
+"""Parts of a parameter's name that say that it maps to what the drafter answers, not to another hidden state."""
 RATE = "rate"
 """Key of a parameter group: its multiple of the learning rate."""
 
@@ -95,7 +97,7 @@ def build(network: nn.Module, params: TrainParams) -> Optimizers:
     group gives to Muon although it is no matrix.
     """
     named = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    tables = _token_tables(network)
+    outer = _token_tables(network) | {name for name in named if set(name.split(".")) & set(HEADS)}
     groups: dict[_Treatment, list[nn.Parameter]] = {}
     wrong = [
         f"groups.{i}.match: {group.match!r} matches no parameter"
@@ -103,7 +105,7 @@ def build(network: nn.Module, params: TrainParams) -> Optimizers:
         if not fnmatch.filter(named, group.match)
     ]
     for name, parameter in named.items():
-        treatment = _treatment(name, parameter, params, in_table=name in tables)
+        treatment = _treatment(name, parameter, params, outer=name in outer)
         if treatment.kind == "muon" and parameter.ndim != 2:
             wrong.append(f"{name}: Muon trains matrices, and this one has {parameter.ndim} dimensions")
         groups.setdefault(treatment, []).append(parameter)
@@ -131,9 +133,9 @@ def _torch_groups(groups: Mapping[_Treatment, list[nn.Parameter]], kind: Kind) -
     ]
 
 
-def _treatment(name: str, parameter: nn.Parameter, params: TrainParams, *, in_table: bool) -> _Treatment:
+def _treatment(name: str, parameter: nn.Parameter, params: TrainParams, *, outer: bool) -> _Treatment:
     group = next((g for g in params.groups if fnmatch.fnmatchcase(name, g.match)), GroupParams(match="*"))
-    hidden_matrix = parameter.ndim == 2 and not in_table
+    hidden_matrix = parameter.ndim == 2 and not outer
     asked: Kind = params.optimizer if hidden_matrix else "adamw"
     decay = params.weight_decay if parameter.ndim > 1 else 0.0
     return _Treatment(

@@ -48,6 +48,8 @@ def stored_evidence(store: ArtifactStore, *, drafter: str | None = None) -> Stor
         record
         for record in records
         if record.kind in (BENCHMARK, CALIBRATION) and (target is None or _target(record) == target)
+        # Rounds that a scheduler cut say nothing of what another one would do.
+        if not (record.kind == BENCHMARK and record.parameters.get("scheduler"))
     ]
     drafters = _by_drafter(measured)
     if drafter is not None:

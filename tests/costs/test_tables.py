@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from specflow.costs.beyond import Beyond
 from specflow.costs.buckets import Bucketed, Buckets, captured_sizes
+from specflow.costs.remembered import Remembered
 from specflow.costs.sglang_tables import read_table, table_from_json, write_table
 from specflow.costs.tables import AdditiveTable, RowTable, with_overhead
 
@@ -77,3 +79,24 @@ def test_what_is_no_table(tmp_path: Path) -> None:
             read_table(tmp_path / "t.json")
     with pytest.raises(ValueError, match="not a cost table"):
         table_from_json({"sample_batch_tokens": 3, "sample_steps_per_sec": [1.0], "max_batch_tokens": 3})
+
+
+def test_a_remembered_table_answers_alike() -> None:
+    asked = []
+
+    class Counted:
+        def seconds(self, requests: int, rows: Any) -> Any:
+            asked.append(requests)
+            return ADDITIVE.seconds(requests, rows)
+
+    remembered = Remembered(Counted(), most=3)
+    for _ in range(3):
+        for requests in (1, 2):
+            rows = np.arange(3 * requests + 1)
+            assert remembered.seconds(requests, rows).tolist() == ADDITIVE.seconds(requests, rows).tolist()
+    assert asked == [1, 2]
+    assert float(remembered.seconds(2, 5)) == float(ADDITIVE.seconds(2, 5))
+    # Beyond what is remembered, and between whole numbers.
+    for requests, beyond in ((1, 4), (2, 2.5)):
+        assert float(remembered.seconds(requests, beyond)) == float(ADDITIVE.seconds(requests, beyond))
+    assert asked == [1, 2, 1, 2]

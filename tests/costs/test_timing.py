@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import torch
 
 from specflow.costs.target_passes import TargetPasses
@@ -76,12 +75,10 @@ def test_real_passes(tmp_path: Path) -> None:
         ids = torch.cat((prompt, (torch.arange(12).view(3, 4) * 7919 % target.vocab_size)[request]))
         whole = target.head(target.forward(ids[None], target.new_cache(1, 10)).last_hidden_BTH)[0, 6:]
         assert torch.allclose(logits[request], whole, atol=1e-4)
-    with pytest.raises(ValueError, match="the same number of rows for every request"):
-        passes.prepare((1, 2))
-    seen = []
-    ragged = TargetPasses(
-        target, context=6, most_requests=3, most_rows=4,
-        ragged=lambda ids, cache: seen.append(([len(i) for i in ids], cache.batch)) or ids[0],
-    )  # fmt: skip
-    ragged.prepare((3, 1, 2))()
-    assert seen == [([3, 1, 2], 3)]
+    # Requests with rows of their own: the same rows, in one line.
+    ragged, whole_4 = passes.prepare((3, 1, 2))(), passes.prepare((4, 4, 4))()
+    assert isinstance(ragged, torch.Tensor)
+    assert isinstance(whole_4, torch.Tensor)
+    assert ragged.shape == (1, 6, target.vocab_size)
+    expected = torch.cat((whole_4[0, :3], whole_4[1, :1], whole_4[2, :2]))
+    assert torch.allclose(ragged[0], expected, atol=1e-4)

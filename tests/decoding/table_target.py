@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -73,20 +74,28 @@ class TableTarget:
         *,
         layer_ids: tuple[int, ...] = (),
         parents_BT: Tensor | None = None,
+        rows: list[int] | None = None,
     ) -> TargetOutput:
-        cache.passed = ids_BT.tolist()
-        chain = torch.arange(-1, ids_BT.shape[1] - 1).expand(ids_BT.shape)
-        cache.parents = (chain if parents_BT is None else parents_BT).tolist()
-        rows = []
+        if rows is None:
+            cache.passed = ids_BT.tolist()
+            chain = torch.arange(-1, ids_BT.shape[1] - 1).expand(ids_BT.shape)
+            cache.parents = (chain if parents_BT is None else parents_BT).tolist()
+        else:
+            assert len(rows) == cache.batch
+            cache.passed = [part.tolist() for part in ids_BT[0].split(rows)]
+            cache.parents = [list(range(-1, count - 1)) for count in rows]
+        found = []
         for b, (new, parents) in enumerate(zip(cache.passed, cache.parents, strict=True)):
             text = cache.texts[cache.first + b]
             assert len(text) + len(new) <= cache.capacity
             texts: list[list[int]] = []
             for token, parent in zip(new, parents, strict=True):
                 texts.append([*(texts[parent] if parent >= 0 else text), token])
-            rows.append(torch.stack([self.after(path) for path in texts]))
+            found.append(torch.stack([self.after(path) for path in texts]))
         ids = ids_BT.float().view(*ids_BT.shape, 1, 1)  # the features are the tokens themselves
-        return TargetOutput(last_hidden_BTH=torch.stack(rows), features_BTKH=ids if layer_ids else None)
+        return TargetOutput(
+            last_hidden_BTH=torch.cat(found).view(*ids_BT.shape, -1), features_BTKH=ids if layer_ids else None
+        )
 
     def head(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -105,8 +114,8 @@ class TableProposer:
         self._excluded = list(excluded)
         self.text: list[int] = []
 
-    def fork(self) -> TableProposer:
-        other = TableProposer.__new__(TableProposer)
+    def fork(self) -> Self:
+        other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.text = []
         return other
@@ -152,6 +161,32 @@ class TableProposer:
             text.append(token)
             rows.append(q_V)
         return Proposal(tokens_m=torch.tensor(text[-self.num_proposals :]), q_mV=torch.stack(rows))
+
+
+class ConfidentTableProposer(TableProposer):
+    """Its confidence in a proposal depends on the text before it, as a drafter's does; ``sharp`` sets how much."""
+
+    def __init__(self, target: TableTarget, *, num_proposals: int, sharp: float = 3.0, **options: object) -> None:
+        super().__init__(target, num_proposals=num_proposals, **options)  # type: ignore[arg-type]
+        self.confidence_m: Tensor | None = None
+        self._sharp = sharp
+
+    def propose(self, anchor: int) -> Tensor:
+        return self._confident(anchor, super().propose(anchor))
+
+    def sample(self, anchor: int, draw: Draw) -> Proposal:
+        made = super().sample(anchor, draw)
+        self._confident(anchor, made.tokens_m)
+        return made
+
+    def _confident(self, anchor: int, tokens_m: Tensor) -> Tensor:
+        text = [*self.text, anchor]
+        logits = []
+        for token in tokens_m.tolist():
+            logits.append(self._sharp * float(self._target.after(text)[0]))
+            text.append(token)
+        self.confidence_m = torch.tensor(logits)
+        return tokens_m
 
 
 def memoised_distribution() -> object:

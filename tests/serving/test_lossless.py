@@ -12,11 +12,17 @@ import pytest
 import torch
 from scipy.stats import kstest
 
+from specflow.config.scheduler import SchedulerMode, SchedulerParams
+from specflow.costs.tables import RowTable
 from specflow.decoding import tree_verification
 from specflow.decoding.plain import decode_plain
 from specflow.decoding.sampling import Sampling
 from specflow.decoding.trees import TreeShape
 from specflow.drafters.base import Proposal
+from specflow.scheduling.allocation import allocate
+from specflow.scheduling.budget import host_budget
+from specflow.scheduling.planner import Planner
+from specflow.scheduling.scheduler import Scheduler
 from specflow.serving.verification import lossless
 from specflow.serving.verification.check import Check
 from specflow.serving.verification.goodness import POWER, against_distribution, of_two, together
@@ -24,7 +30,7 @@ from specflow.serving.verification.lossless import Plan, check_lossless
 from specflow.serving.verification.restricted import RestrictedTarget, answer_distributions, likely_alphabet
 from specflow.targets.target import Target
 from specflow.targets.tiny import make_tiny_target
-from tests.decoding.table_target import TableProposer, TableTarget
+from tests.decoding.table_target import ConfidentTableProposer, TableProposer, TableTarget
 
 torch.set_num_threads(1)
 PROMPT = [1, 2, 0]
@@ -163,3 +169,44 @@ def test_a_real_target_with_a_few_tokens(target: Target) -> None:
         counts = Counter(tuple(g.tokens) for g in found)
         assert {token for answer in counts for token in answer} <= set(allowed)
         assert against_distribution(counts, known[name]).p_value > 1e-4
+
+
+BUMPY = RowTable(rows=(1, 2, 3), rounds_per_second=(10.0, 6.0, 5.9), max_rows=3)
+"""The second row alone is dear, the third next to nothing: two are worth while, or none."""
+STEEP = RowTable(rows=tuple(range(12, 37)), rounds_per_second=tuple(12.0 / n for n in range(13, 38)), max_rows=36)
+
+
+def scheduled(mode: SchedulerMode, cost: RowTable, plan: Plan, *, vocab: int = 4, sharp: float = 3.0) -> Check:
+    target = TableTarget(vocab)
+    params = SchedulerParams(mode=mode, lag=1, explore=0.1 if mode == "lagged" else None)
+    made = replace(plan, scheduler=Scheduler(params=params, num_proposals=2, cost=cost))
+    return check_lossless(
+        RestrictedTarget(target, None), ConfidentTableProposer(target, num_proposals=2, sharp=sharp), PROMPT, made
+    )
+
+
+@pytest.mark.parametrize("mode", ["off", "causal", "lagged"])
+def test_schedulers_pass(mode: SchedulerMode) -> None:
+    """Requests of all settings, greedy and sampled, share the rows of one pass."""
+    check = scheduled(mode, STEEP, PLAN)
+    assert check.passed, check
+    assert check.numbers["scheduler"] == mode
+    assert (check.numbers["rounds_cut"] > 100) == (mode != "off")
+    assert check.numbers["accepted_per_round"] > 0.05
+
+
+def test_a_budget_that_looks_ahead_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counter-example of METHODS 6.3: the best budget of the current round's own confidence."""
+
+    def anticipating(self: Planner, slots: Any, survival_RM: Any) -> Any:
+        assert self.cost is not None
+        return allocate(survival_RM, host_budget(survival_RM, self.cost).positions, self.limits)
+
+    drawn = {"drawn proposals": Sampling(temperature=1.0, draft_temperature=1.0)}
+    monkeypatch.setattr(lossless, "settings_of", lambda *a, **k: drawn)
+    alone = replace(PLAN, samples=2000, length=2, batch_size=1)
+    assert scheduled("causal", BUMPY, alone, vocab=3, sharp=1.5).passed
+    monkeypatch.setattr(Planner, "plan", anticipating)
+    check = scheduled("causal", BUMPY, alone, vocab=3, sharp=1.5)
+    assert not check.passed
+    assert check.failures[0].startswith("drawn proposals: p-value")

@@ -109,7 +109,8 @@ def test_evidence_of_a_benchmark(tmp_path: Path) -> None:
     requests = random_requests(requests=10)
     bench = benchmark(tmp_path / "bench", requests)
     found = gather(Sources(name="d", benchmark=bench, calibration=None), TABLE)
-    assert found.evidence.cost.seconds_per_request == pytest.approx(0.0035)
+    assert found.evidence.cost.seconds_per_request == pytest.approx(0.0005)
+    assert found.evidence.cost.drafting.per_request == pytest.approx(0.003)
     assert found.evidence.plain.seconds_per_request == pytest.approx(0.0025)  # 22.5 ms a step, of which the pass is 20
     assert found.evidence.prefill_seconds == pytest.approx(0.05)
     assert found.evidence.traces.survival_NM is not None

@@ -17,7 +17,9 @@ from specflow.stages import profile
 from specflow.stages.contract import StageError
 from tests.stages.pipeline_helpers import FakeContext, inputs, tiny_target
 
-PARAMS = ProfileParams(requests=(1, 3), rows=(1, 4), context=6, samples=2, visits=2, precision="fp32", threads=1)
+PARAMS = ProfileParams(
+    requests=(1, 3), rows=(1, 4), context=6, samples=2, visits=2, uneven=False, precision="fp32", threads=1
+)
 
 
 def run(root: Path, monkeypatch: pytest.MonkeyPatch, seconds: Any) -> tuple[FakeContext, dict[str, Any]]:
@@ -53,6 +55,16 @@ def test_tables_and_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert (context.output / "costs.png").read_bytes().startswith(b"\x89PNG")
     assert "13.00 ms (1 requests, 1 rows) to 28.00 ms (3, 12)" in context.messages[-1]
     assert context.progresses[0][1].done == context.progresses[0][0] == 8
+
+
+def test_uneven_splits_are_timed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.stages.test_profile.PARAMS", PARAMS.model_copy(update={"uneven": True}))
+    context, _ = run(tmp_path, monkeypatch, lambda split: 0.01 + 0.002 * len(split) + 0.001 * sum(split))
+    record = json.loads((context.output / "costs.json").read_text())
+    splits = [tuple(cell["split"]) for cell in record["cells"]]
+    assert splits == [(1,), (4,), (1, 1, 1), (4, 4, 4), (2, 1, 1), (3, 2, 2), (4, 2, 1)]
+    additive = read_table(context.output / "sps_additive.json")
+    assert float(additive.seconds(3, 7)) == pytest.approx(0.01 + 0.006 + 0.007)
 
 
 def test_a_flat_profile_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from specflow.config.drafter import TrainParams
 from specflow.config.parameter_groups import GroupParams
 from specflow.training import optimizers
 from specflow.training.optimizers import Optimizers, WrongGroups
+from tests.drafters.dspark_helpers import dspark_network
 from tests.training.helpers import fresh
 
 torch.set_num_threads(1)
@@ -152,6 +153,20 @@ def test_a_dflash_drafter_is_all_muon_but_its_norms() -> None:
     found = treated(optimizers.build(network, TrainParams(optimizer="muon")))
     assert found["AdamW"] == {name for name, p in network.named_parameters() if p.ndim == 1}
     assert found["Muon"] == {name for name, p in network.named_parameters() if p.ndim == 2}
+
+
+@pytest.mark.parametrize("head", ["markov", "gated", "rnn"])
+def test_heads_and_tables_of_a_dspark_drafter_are_not_hidden_matrices(head: str) -> None:
+    network = dspark_network(head)
+    found = treated(optimizers.build(network, TrainParams(optimizer="muon")))
+    outer = {"confidence_head.proj.weight", "markov_head.markov_w1.weight", "markov_head.markov_w2.weight"}
+    matrices = {name for name, p in network.named_parameters() if p.ndim == 2}
+    assert outer < matrices
+    assert found["Muon"] == matrices - outer
+    back = (GroupParams(match="confidence_head.proj.weight", optimizer="muon"),)
+    assert outer & treated(optimizers.build(network, TrainParams(optimizer="muon", groups=back)))["Muon"] == {
+        "confidence_head.proj.weight"
+    }
 
 
 def test_groups_that_do_not_fit_are_told_all_at_once() -> None:

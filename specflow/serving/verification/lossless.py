@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specflow.decoding.plain import decode_plain
-from specflow.decoding.records import Generation
+from specflow.decoding.records import Generation, Round
 from specflow.decoding.sampling import Sampling
 from specflow.decoding.speculative import decode_speculative_batch
 from specflow.decoding.trees import TreeShape
 from specflow.drafters.base import Proposer, Samples
+from specflow.scheduling.scheduler import Scheduler
 from specflow.serving.verification.check import Check
 from specflow.serving.verification.goodness import POWER, Fit, against_distribution, of_two, together
 from specflow.serving.verification.restricted import Answer, RestrictedTarget, answer_distributions
@@ -37,6 +38,7 @@ class Plan:
     """Chance that a correct drafter fails, all tests together."""
     batch_size: int
     tree: TreeShape | None = None
+    scheduler: Scheduler | None = None
     seed: int = 0
 
 
@@ -100,11 +102,21 @@ def check_lossless(
             "rounds": len(rounds),
             "accepted_per_round": sum(r.accepted for r in rounds) / max(len(rounds), 1),
             "tree": None if plan.tree is None else [plan.tree.steps, plan.tree.topk, plan.tree.num_draft_tokens],
+            **({} if plan.scheduler is None else _scheduled(plan.scheduler, rounds)),
             "tests": [_row(name, fit, level) for name, fit in fits.items()],
         },
         limit=f"p-values of at least {level:.2g} ({plan.significance:g} over {len(fits)} tests)",
         failures=[f"{name}: p-value {fits[name].p_value:.2g}" for name in rejected[:5]],
     )
+
+
+def _scheduled(scheduler: Scheduler, rounds: Sequence[Round]) -> dict[str, Any]:
+    """The mode, and whether it did anything that could have been wrong."""
+    return {
+        "scheduler": scheduler.params.mode,
+        "rounds_cut": sum(0 < r.proposed > r.judged for r in rounds),
+        "rounds_without_drafting": sum(r.proposed == 0 for r in rounds),
+    }
 
 
 def _row(name: str, fit: Fit, level: float) -> dict[str, Any]:
@@ -148,7 +160,9 @@ def _draw(
     if proposer is None:
         found = decode_plain(decoder, prompts, **options)
     else:
-        found = decode_speculative_batch(decoder, proposer, prompts, tree=plan.tree, **options)
+        found = decode_speculative_batch(
+            decoder, proposer, prompts, tree=plan.tree, scheduler=plan.scheduler, **options
+        )
     counts: dict[str, Counter[Answer]] = {name: Counter() for name in settings}
     for (name, _), generation in zip(asked, found, strict=True):
         counts[name][tuple(generation.tokens)] += 1
