@@ -16,13 +16,14 @@ from specflow.config.flags import Flag, flags_of, summary_of
 from specflow.config.overrides import Override
 from specflow.workflow.registry import STAGE_NAMES
 
-PER_DRAFTER = ("train", "calibrate", "export", "verify", "parity", "bench")
+PER_DRAFTER = ("train", "calibrate", "export", "verify", "parity", "load", "bench")
 FLOWS = {
     "vocab": "vocabulary",
     "calibrate": "calibration",
     "profile": "calibration",
     "compare": "compare-drafters",
     "parity": "check-serving",
+    "load": "bench-serving",
 }
 """Stages that are not in the default flow, and one that has them."""
 UPSTREAM = typer.Option("--upstream", help="Also run what is missing before it; without this, that is an error.")

@@ -43,7 +43,9 @@ class LoadShape(Section):
         "start.",
     )
     requests: int | None = Field(
-        default=None, ge=1, description="Requests of a measurement; none: every prompt, and three per request in flight."
+        default=None,
+        ge=1,
+        description="Requests of a measurement; none: every prompt, and three per request in flight.",
     )
     max_new_tokens: int = Field(default=256, ge=2, description="Longest answer in tokens; end tokens are respected.")
     sampling: Annotated[dict[SamplingName, SamplingParams], AfterValidator(_for_a_server)] = Field(

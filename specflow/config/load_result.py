@@ -76,7 +76,9 @@ class Side(Record):
     tau: float | None = Field(description="By this project's convention, from raw counters; none without rounds.")
     tau_low: float | None
     tau_high: float | None
-    tokens_per_round: float | None = Field(description="Completion tokens over rounds, as SGLang counts: with the first.")
+    tokens_per_round: float | None = Field(
+        description="Completion tokens over rounds, as SGLang counts: with the first."
+    )
     rounds: int | None
     acceptance: Positions | None
     lengths: Lengths | None

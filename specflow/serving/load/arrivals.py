@@ -26,7 +26,7 @@ def read_trace(path: Path) -> list[float]:
             if not (at >= (found[-1] if found else 0.0) and at != float("inf")):
                 raise ValueError
         except (ValueError, KeyError, TypeError):
-            wrong.append(f"{path}:{number}: expected {{\"seconds\": s}}, s not before the line above, found {line[:60]}")
+            wrong.append(f'{path}:{number}: expected {{"seconds": s}}, s not before the line above, found {line[:60]}')
             continue
         found.append(at)
     if not found and not wrong:

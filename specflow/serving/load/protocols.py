@@ -12,6 +12,8 @@ from specflow.serving.load.replies import ChatReply, GenerateReply, Reply
 
 NEUTRAL = {"top_k": None, "top_p": 1.0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
            "repetition_penalty": 1.0}  # fmt: skip
+FLUSH = "/flush_cache?timeout=30"
+"""SGLang's; it waits until nothing runs any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class Generate:
     end_ids: Sequence[int] = ()
     path: str = "/generate"
     health: str = "/model_info"
-    flush: str | None = "/flush_cache"
+    flush: str | None = FLUSH
 
     def body(self, asked: Asked, *, max_new_tokens: int, sampling: SamplingParams, apart: bool) -> dict[str, Any]:
         drawn = {"temperature": sampling.temperature, "max_new_tokens": max_new_tokens, **_filters(sampling)}
@@ -76,13 +78,21 @@ class Chat:
     """The OpenAI protocol. Counts with every chunk are asked for; a server that has none sends them at the end."""
 
     model: str
+    sglang: bool = False
+    """Whether SGLang's additions to the protocol are understood: counters of rounds, and keys of the cache."""
     path: str = "/v1/chat/completions"
     health: str = "/v1/models"
-    flush: str | None = None
+
+    @property
+    def flush(self) -> str | None:
+        return FLUSH if self.sglang else None
 
     def body(self, asked: Asked, *, max_new_tokens: int, sampling: SamplingParams, apart: bool) -> dict[str, Any]:
         messages = [dict(message) for message in asked.messages]
-        if apart:
+        own: dict[str, Any] = {}
+        if self.sglang:
+            own = {"return_spec_tokens_details": True, **({"extra_key": uuid.uuid4().hex} if apart else {})}
+        elif apart:
             # The one way to share no prefix that every server has.
             messages[0] = {**messages[0], "content": f"[{uuid.uuid4().hex}]\n{messages[0].get('content') or ''}"}
         return {
@@ -94,6 +104,7 @@ class Chat:
             **_filters(sampling),
             "stream": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+            **own,
         }
 
     def reply(self) -> Reply:

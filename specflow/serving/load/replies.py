@@ -139,12 +139,12 @@ class ChatReply(Stream):
         if isinstance(usage, Mapping):
             self._usage = usage
         tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+        # SGLang's own part, where it was asked for: the counters of `meta_info`.
+        self._meta = (event.get("sglext") or {}).get("spec_tokens_details") or self._meta
         for choice in event.get("choices") or ():
             delta = choice.get("delta") or {}
             carries = any(delta.get(name) for name in self.CARRIERS) or bool(choice.get("text"))
             self.add(at=at, carries=carries, tokens=tokens)
-            if isinstance(choice.get("meta_info"), Mapping):
-                self._meta = choice["meta_info"]
             if choice.get("finish_reason"):
                 self.ended(str(choice["finish_reason"]), at)
 
@@ -157,7 +157,7 @@ class ChatReply(Stream):
         details = self._usage.get("completion_tokens_details") or {}
         prompt = self._usage.get("prompt_tokens_details") or {}
         reasoning = details.get("reasoning_tokens", self._usage.get("reasoning_tokens"))
-        rounds = counters_of({"completion_tokens": 0, **self._meta})
+        rounds = counters_of({**self._meta, "completion_tokens": 0})
         return Counters(
             tokens=int(self._usage["completion_tokens"]),
             prompt_tokens=self._usage.get("prompt_tokens"),
