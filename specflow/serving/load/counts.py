@@ -6,7 +6,7 @@ Sums over all answers are divided once: never an average of the averages that a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from specflow.config.load_result import Lengths, Positions
 from specflow.decoding.metrics import Ratio
@@ -47,7 +47,7 @@ def positions(accepted: Sequence[int], *, num_proposals: int | None) -> Position
     at_least = [sum(accepted[j:]) for j in range(longest + 1)]
     return Positions(
         cumulative=[n / rounds for n in at_least[1:]],
-        conditional=[Ratio(n, before).value for before, n in zip(at_least, at_least[1:], strict=False)],
+        conditional=[Ratio(n, before).value for before, n in pairwise(at_least)],
         accepted=at_least[1:],
         judged=[rounds] * longest,
     )

@@ -69,7 +69,9 @@ def side_of(
     )
 
 
-def cell_record(cell: Cell, sides: Mapping[str, Side | None], blocks: Mapping[str, Sequence[Block]], *, seed: int) -> CellRecord:  # fmt: skip
+def cell_record(
+    cell: Cell, sides: Mapping[str, Side | None], blocks: Mapping[str, Sequence[Block]], *, seed: int
+) -> CellRecord:
     """``sides``, ``blocks``: by mode."""
     return CellRecord(
         dataset=cell.dataset,

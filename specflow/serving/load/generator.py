@@ -61,8 +61,8 @@ async def run_block(endpoint: Endpoint, cell: Cell, conditions: Conditions, *, m
         line = Line(http=http, dialect=endpoint.dialect, timeout=endpoint.timeout, api_key=endpoint.api_key)
         await _prepare(line, cell, conditions)
         async with Lag() as lag:
-            run = _Run(replace(line, began=asyncio.get_running_loop().time()), cell, conditions)
-            found = await run.all()
+            began = asyncio.get_running_loop().time()
+            found = await _Run(replace(line, began=began), cell, conditions).all()
     return Block(
         mode=mode,
         cell=cell.name,
@@ -71,6 +71,7 @@ async def run_block(endpoint: Endpoint, cell: Cell, conditions: Conditions, *, m
         samples=tuple(s for s in found if isinstance(s, Sample)),
         failures=tuple(s for s in found if isinstance(s, Failure)),
         generator=lag.found,
+        began=began,
     )
 
 

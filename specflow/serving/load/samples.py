@@ -79,8 +79,9 @@ class Sample:
 
     @property
     def between_tokens(self) -> list[tuple[float, int]] | None:
-        """``(seconds, tokens)``: that many tokens, each so long after the one before; none where chunks are not counted.
+        """``(seconds, tokens)``: that many tokens, each so long after the one before.
 
+        None where the server does not say how many tokens a chunk holds.
         Tokens that come together share the time since the arrival before them.
         """
         found, before = [], self.arrivals[0]
@@ -126,6 +127,8 @@ class Block:
     repeat: int
     seconds: float
     """By the clock, from the first request to the end of the last."""
+    began: float = 0.0
+    """By the machine's monotonic clock."""
     samples: tuple[Sample, ...]
     failures: tuple[Failure, ...] = ()
     generator: Generator | None = None

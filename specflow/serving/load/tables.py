@@ -12,7 +12,8 @@ from specflow.config.load_result import CellRecord, LoadResult, Side
 from specflow.reporting import text
 from specflow.serving.load.figures import DRAFTER, PLAIN
 
-HEAD = ["data set", "sampling", "load", "server", "tok/s", "TTFT ms", "TPOT ms", "p99 ITL ms", "tau", "speed-up", "95 % interval"]  # fmt: skip
+HEAD = ["data set", "sampling", "load", "server", "tok/s", "TTFT ms", "TPOT ms", "p99 ITL ms", "tau", "speed-up",
+        "95 % interval"]  # fmt: skip
 
 
 def rows_of(cells: Sequence[CellRecord]) -> list[list[str]]:

@@ -1,0 +1,96 @@
+"""What the load generator itself adds to the figures that it measures, against a server that only streams.
+
+    python benchmarks/load_generator.py --streams 256 --every 0.05
+
+The server, in a process of its own, states when it handed every chunk to the system; the generator states when it had
+it. Prints the difference of the time per token by both, and how late the generator saw a chunk, each over the time per
+token: at most 5 % is asked for. Both processes share the machine, on two cores one each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from specflow.config.sampling import SamplingParams
+from specflow.serving.load.cells import Cell
+from specflow.serving.load.generator import Conditions, Endpoint, run_block
+from specflow.serving.load.protocols import Asked, Generate
+
+LIMIT = 0.05
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", type=int, nargs="+", default=[256])
+    parser.add_argument("--every", type=float, default=0.05, help="seconds between chunks")
+    parser.add_argument("--per-chunk", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    worst = max(measure(options, streams, per_chunk) for streams in options.streams for per_chunk in options.per_chunk)
+    print(f"worst {worst:.2%} of the time per token, {LIMIT:.0%} allowed")
+    sys.exit(worst > LIMIT)
+
+
+def measure(options: argparse.Namespace, streams: int, per_chunk: int) -> float:
+    """The larger of the two shares, worst of the repeats."""
+    port = _free_port()
+    command = [sys.executable, str(Path(__file__).with_name("load_server.py")), "--port", str(port)]
+    shape = ["--tokens", str(options.tokens), "--per-chunk", str(per_chunk), "--every", str(options.every)]
+    server = subprocess.Popen([*command, *shape], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        server.stdout.readline()
+        return max(_once(f"http://127.0.0.1:{port}", options, streams, per_chunk) for _ in range(options.repeats))
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _once(url: str, options: argparse.Namespace, streams: int, per_chunk: int) -> float:
+    asked = tuple(Asked(id=str(i), kind="k", ids=(i,)) for i in range(streams))
+    cell = Cell(dataset="k", sampling_name="greedy", sampling=SamplingParams(), asked=asked, concurrency=streams)
+    endpoint = Endpoint(url=url, dialect=replace(Generate(), flush=None), timeout=600)
+    conditions = Conditions(max_new_tokens=options.tokens, cache="shared")
+    block = asyncio.run(run_block(endpoint, cell, conditions, mode="plain", repeat=0))
+    assert not block.failures, block.failures[:3]
+    sent = httpx.get(f"{url}/stamps", trust_env=False).json()
+    own, true, late = [], [], []
+    for sample in block.samples:
+        stamps = sent[sample.id]
+        own.append(sample.per_token)
+        true.append((stamps[-1] - stamps[0]) / (options.tokens - per_chunk))
+        # Pieces may bring several chunks at once; the count says which was the last of them.
+        late += [block.began + a.at - stamps[-(-(a.tokens or 0) // per_chunk) - 1] for a in sample.arrivals]
+    mean = float(np.mean(true))
+    error = abs(float(np.mean(own)) / mean - 1)
+    lag = float(np.mean(late))
+    generator = block.generator
+    assert generator is not None
+    print(
+        f"{streams} streams, {per_chunk} tokens a chunk, {1000 * mean:.2f} ms per token by the server "
+        f"(script {1000 * options.every / per_chunk:.2f}): measured {error:+.3%} off; chunks seen "
+        f"{1000 * lag:.2f} ms late on average ({lag / mean:.2%}), p99 {1000 * float(np.percentile(late, 99)):.2f} ms; "
+        f"event loop late {1000 * generator.lag_mean:.2f} ms; {generator.cpu_seconds / block.seconds:.0%} of a core",
+        flush=True,
+    )
+    return max(error, lag / mean)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()
