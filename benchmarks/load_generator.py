@@ -67,7 +67,7 @@ def _once(url: str, options: argparse.Namespace, streams: int, per_chunk: int) -
     own, true, late = [], [], []
     for sample in block.samples:
         stamps = sent[sample.id]
-        own.append(sample.per_token)
+        own.append(sample.decode_seconds / sample.decode_tokens)
         true.append((stamps[-1] - stamps[0]) / (options.tokens - per_chunk))
         # Pieces may bring several chunks at once; the count says which was the last of them.
         late += [block.began + a.at - stamps[-(-(a.tokens or 0) // per_chunk) - 1] for a in sample.arrivals]

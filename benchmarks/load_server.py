@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-from collections.abc import Callable
 from typing import Any
 
 import orjson

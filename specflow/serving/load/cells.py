@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
 from typing import NamedTuple
 
@@ -60,16 +61,16 @@ def cells_of(shape: LoadShape, prompts: Sequence[Asked], trace: Sequence[float] 
     found = []
     for dataset, own in sets.items():
         for name, sampling in shape.sampling.items():
-            shared = {"dataset": dataset, "sampling_name": name, "sampling": sampling}
+            cell = partial(Cell, dataset=dataset, sampling_name=name, sampling=sampling)
             for concurrency in shape.concurrency:
                 asked = _repeated(own, shape.requests or max(len(own), WAVES_OF * concurrency))
-                found.append(Cell(**shared, asked=asked, concurrency=concurrency))
+                found.append(cell(asked=asked, concurrency=concurrency))
             count = shape.requests or len(own)
             for rate in shape.rates:
                 offsets = tuple(poisson(rate, count, seed=shape.seed))
-                found.append(Cell(**shared, asked=_repeated(own, count), rate=rate, offsets=offsets))
+                found.append(cell(asked=_repeated(own, count), rate=rate, offsets=offsets))
             if trace:
-                found.append(Cell(**shared, asked=_repeated(own, len(trace)), offsets=tuple(trace)))
+                found.append(cell(asked=_repeated(own, len(trace)), offsets=tuple(trace)))
     return found
 
 
