@@ -13,8 +13,10 @@ from specflow.serving.load.events import END, Events
 from specflow.serving.load.protocols import Asked, Dialect
 from specflow.serving.load.replies import BadReply, Reply
 from specflow.serving.load.samples import Failure, Sample
+from specflow.serving.load.wire import Piece
 from specflow.targets.retrying import CONNECT_SECONDS, failure_name, said
 
+HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 LOST = frozenset({"no_connection", "broken_off"})
 """Failures after which it is asked whether the server is still there."""
 
@@ -73,14 +75,12 @@ async def ask(
 
 async def _stream(line: Line, body: dict[str, Any], reply: Reply) -> None:
     events = Events()
-    async with line.http.stream(
-        "POST", line.dialect.path, content=orjson.dumps(body), headers={"Content-Type": "application/json"}
-    ) as response:
+    async with line.http.stream("POST", line.dialect.path, content=orjson.dumps(body), headers=HEADERS) as response:
         if not response.is_success:
             await response.aread()
             raise BadReply(f"http_{response.status_code}", said(response, key=line.api_key))
         async for piece in response.aiter_raw():
-            at = line.now()
+            at = line.now() if not isinstance(piece, Piece) else piece.at - line.began
             for data in events.feed(piece):
                 if data == END:
                     continue

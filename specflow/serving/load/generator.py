@@ -17,6 +17,7 @@ from specflow.serving.load.cells import Cell
 from specflow.serving.load.lag import Lag
 from specflow.serving.load.protocols import Asked, Dialect
 from specflow.serving.load.samples import Block, Failure, Sample
+from specflow.serving.load.wire import Wire
 from specflow.targets.retrying import CONNECT_SECONDS, ServerError, failure_name, http_client, said
 
 OPEN_CONNECTIONS = 4096
@@ -37,7 +38,11 @@ class Endpoint:
 
     def client(self, connections: int) -> httpx.AsyncClient:
         return http_client(
-            self.url, api_key=self.api_key, timeout=self.timeout, concurrency=connections, transport=self.transport
+            self.url,
+            api_key=self.api_key,
+            timeout=self.timeout,
+            concurrency=connections,
+            transport=self.transport or Wire(),
         )
 
 

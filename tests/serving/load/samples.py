@@ -29,4 +29,6 @@ def block(*samples: Sample, mode: str = "drafter", repeat: int = 0, cell: str = 
 
 def closed(concurrency: int | None = 1, *, dataset: str = "k", ids: Sequence[str] = ("a",)) -> Cell:
     asked = tuple(Asked(id=name, kind=dataset, ids=(1,)) for name in ids)
-    return Cell(dataset=dataset, sampling_name="greedy", sampling=SamplingParams(), asked=asked, concurrency=concurrency)
+    return Cell(
+        dataset=dataset, sampling_name="greedy", sampling=SamplingParams(), asked=asked, concurrency=concurrency
+    )

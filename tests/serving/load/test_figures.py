@@ -64,7 +64,9 @@ def test_percentiles_between_tokens_count_tokens_not_chunks() -> None:
     assert side.between_tokens.p99 == pytest.approx(1.0)
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), min_size=1, max_size=30), st.sampled_from([50, 90, 99]))
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), min_size=1, max_size=30), st.sampled_from([50, 90, 99])
+)
 def test_weighted_percentile_is_that_of_each_value_repeated(pairs: list[tuple[int, int]], q: int) -> None:
     values, weights = (np.array(column, dtype=np.float64) for column in zip(*pairs, strict=True))
     whole = np.repeat(values, weights.astype(int))
@@ -129,7 +131,9 @@ def cell(concurrency: int, ratio: float, *, dataset: str = "k") -> CellRecord:
         ({1: 1.5, 4: 0.5, 8: 1.2}, 2.0, 1, 4, "faster up to about 2.0 requests in flight; faster again above that"),
     ],
 )
-def test_break_even(ratios: dict[int, float], at: float | None, up_to: int | None, slower: int | None, says: str) -> None:
+def test_break_even(
+    ratios: dict[int, float], at: float | None, up_to: int | None, slower: int | None, says: str
+) -> None:
     (found,) = break_even([cell(c, ratio) for c, ratio in reversed(ratios.items())])
     assert found.concurrency == (None if at is None else pytest.approx(at))
     assert (found.faster_up_to, found.slower_from) == (up_to, slower)

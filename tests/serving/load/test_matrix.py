@@ -93,7 +93,9 @@ class Recorded:
                 raise ServerError("it does not answer any more")
             self._left -= 1
             self.measured.append(f"{repeat}{mode[0]}{cell.concurrency}")
-            lost = [Failure(number=i, id="k0", kind="k", due=0.0, at=1.0, reason="timeout") for i in range(self._failures)]
+            lost = [
+                Failure(number=i, id="k0", kind="k", due=0.0, at=1.0, reason="timeout") for i in range(self._failures)
+            ]
             one = sample("k0", [(1.0, 1), (2.0, 3)])
             return block(one, one, one, mode=mode, repeat=repeat, cell=cell.name, failures=tuple(lost))
 
@@ -138,7 +140,9 @@ def test_too_many_failures_are_no_measurement(monkeypatch: pytest.MonkeyPatch, t
         kept = tmp_path / f"{allowed}.jsonl"
         servers = Recorded(monkeypatch, failures=1)
         if fails:
-            with pytest.raises(ServerError, match=r"1 of 4 requests failed, .* may: timeout \(1\)\n  request 1: timeout"):
+            with pytest.raises(
+                ServerError, match=r"1 of 4 requests failed, .* may: timeout \(1\)\n  request 1: timeout"
+            ):
                 matrix.measure(planned(), servers, CONDITIONS, kept=kept, max_failures=allowed)
             assert not kept.exists()
         else:
