@@ -35,7 +35,8 @@ def _setting(result: LoadResult) -> str:
     proof = "Not proved by a parity run." if result.unproven else "Proved by a parity run before."
     return (
         f"{server.engine} {server.version or ''}; {result.alternation}. Cache: {result.cache_state}. "
-        f"Answers of at most {result.conditions['max_new_tokens']} tokens, {result.conditions['repeats']} repeats. {proof}"
+        f"Answers of at most {result.conditions['max_new_tokens']} tokens, {result.conditions['repeats']} repeats. "
+        f"{proof}"
     )
 
 

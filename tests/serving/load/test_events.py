@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ DATA = [b'{"a": 1}', b'{"b":\n2}', b"[DONE]"]
 def test_any_cut_gives_the_same_events(cuts: list[int]) -> None:
     events = Events()
     places = [0, *sorted(cuts), len(TEXT)]
-    pieces = [TEXT[a:b] for a, b in zip(places, places[1:], strict=False)]
+    pieces = [TEXT[a:b] for a, b in pairwise(places)]
     assert [data for piece in pieces for data in events.feed(piece)] == DATA
 
 

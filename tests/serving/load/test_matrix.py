@@ -71,7 +71,8 @@ def test_a_trace_is_read_whole_or_refused_with_every_line(tmp_path: Path) -> Non
 
 def order(*, repeats: int, together: bool) -> list[str]:
     cells = cells_of(shape(), prompts(k=1))
-    return [f"{v.repeat}{v.mode[0]}{v.cell.concurrency}" for v in visits(cells, ("plain", "drafter"), repeats=repeats, together=together)]  # fmt: skip
+    found = visits(cells, ("plain", "drafter"), repeats=repeats, together=together)
+    return [f"{v.repeat}{v.mode[0]}{v.cell.concurrency}" for v in found]
 
 
 def test_servers_take_turns_and_who_begins_is_swapped() -> None:

@@ -167,8 +167,11 @@ def test_what_is_no_data_point_for_chat(events: list[dict[str, Any]], reason: st
 
 
 def refusal(reply: Any, events: list[dict[str, Any]]) -> str:
-    with pytest.raises(BadReply) as caught:
+    def read() -> None:
         for number, one in enumerate(events):
             reply.take(one, float(number))
         reply.finish()
+
+    with pytest.raises(BadReply) as caught:
+        read()
     return caught.value.reason
