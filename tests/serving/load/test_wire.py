@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
 import httpx
@@ -21,6 +22,7 @@ from specflow.targets.retrying import ServerError, http_client
 from tests.serving.canned import CannedServer, chatted, generated
 from tests.serving.virtual_time import Script, generate_event
 
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"5\r\nhello\r\n1;x=y\r\n \r\nA\r\n\r\n world\r\n\r\n0\r\nTrailer: 1\r\n\r\n"
 
 
@@ -108,22 +110,19 @@ def test_what_is_no_http_a_closed_port_and_a_silent_server() -> None:
         await reader.read()
         writer.close()
 
-    async def get(handler: object) -> None:
-        server = await asyncio.start_server(handler, "127.0.0.1", 0)  # type: ignore[arg-type]
-        port = server.sockets[0].getsockname()[1]
-        if handler is None:
-            server.close()
-        async with http_client(f"http://127.0.0.1:{port}", api_key=None, timeout=0.2, concurrency=1, transport=Wire()) as http:  # fmt: skip
+    async def ask(url: str) -> None:
+        async with http_client(url, api_key=None, timeout=0.2, concurrency=1, transport=Wire()) as http:
             await http.get("/")
+
+    async def get(handler: Handler) -> None:
+        server = await asyncio.start_server(handler, "127.0.0.1", 0)
+        async with server:
+            await ask(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
 
     with pytest.raises(httpx.RemoteProtocolError, match="status line"):
         asyncio.run(get(noise))
     with pytest.raises(httpx.ReadTimeout):
         asyncio.run(get(silence))
 
-    async def nobody() -> None:
-        async with http_client("http://127.0.0.1:9", api_key=None, timeout=5, concurrency=1, transport=Wire()) as http:
-            await http.get("/")
-
     with pytest.raises(httpx.ConnectError):
-        asyncio.run(nobody())
+        asyncio.run(ask("http://127.0.0.1:9"))
