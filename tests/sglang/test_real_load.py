@@ -1,4 +1,4 @@
-"""A real server proved by parity, then measured under load: what it accepts is still what the embedded engine accepts."""
+"""A real server, proved by parity, then under load: it still accepts what the embedded engine accepts."""
 
 from __future__ import annotations
 
