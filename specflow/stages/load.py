@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,9 @@ from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, 
 
 if TYPE_CHECKING:
     from specflow.config.load_result import LoadResult
+    from specflow.serving.load.cells import Cell
     from specflow.serving.load.samples import Block
+    from specflow.stages.load_servers import StageServers
 
 NAME = "load"
 KIND = "load"
@@ -105,8 +107,16 @@ def run(inputs: Inputs, params: LoadParams, context: Context) -> Metrics:
                 judge=_judge(params),
                 on_block=lambda block: progress.advance(),
             )
+        checked = _cross_check(inputs, params, context, cells, servers) if params.cross_check else None
         result = load_result(
-            inputs, params, requests=requests, cells=cells, blocks=blocks, servers=servers, proof=proof
+            inputs,
+            params,
+            requests=requests,
+            cells=cells,
+            blocks=blocks,
+            servers=servers,
+            proof=proof,
+            cross_check=checked,
         )
     (context.output / RECORD).write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
     write_csv(result, context.output / TABLE)
@@ -115,6 +125,39 @@ def run(inputs: Inputs, params: LoadParams, context: Context) -> Metrics:
     for line in (*(f"{b.dataset}, {b.sampling}: {b.says}" for b in result.break_even), *result.notes):
         context.log(line)
     return _metrics(result)
+
+
+def _cross_check(
+    inputs: Inputs, params: LoadParams, context: Context, cells: Sequence[Cell], servers: StageServers
+) -> dict[str, Any] | None:
+    """SGLang's own tool on one cell, once; none where nothing is a closed loop."""
+    from transformers import AutoTokenizer
+
+    from specflow.serving.load.cross_check import cross_check, largest_closed
+    from specflow.stages.machine import remembered
+
+    cell, python = largest_closed(cells), params.sglang.python
+    if cell is None or python is None:
+        return None
+    target = inputs.one("target").path.resolve()
+
+    def measure() -> dict[str, Any]:
+        tokenizer = AutoTokenizer.from_pretrained(target)
+        with servers.endpoint("drafter", repeat=0) as endpoint:
+            return cross_check(
+                python.absolute(),
+                endpoint.url,
+                cell,
+                target=target,
+                text_of=tokenizer.decode,
+                limit=params.max_new_tokens,
+                folder=context.scratch,
+                timeout=params.sglang.timeout * len(cell.asked),
+            )
+
+    found: dict[str, Any] = remembered(context.scratch, "cross_check", measure)
+    context.log(f"{found['tool']}, {found['cell']}: {found['figures']}")
+    return found
 
 
 def _judge(params: LoadParams) -> Callable[[Block], str | None]:

@@ -28,6 +28,7 @@ def load_result(
     blocks: Sequence[Block],
     servers: StageServers,
     proof: Mapping[str, Any] | None,
+    cross_check: dict[str, Any] | None = None,
 ) -> LoadResult:
     """``proof``: the record of parity."""
     from specflow.config.load_result import LoadResult
@@ -68,6 +69,7 @@ def load_result(
         target=json.loads(inputs.one("target").file("fingerprint.json").read_text(encoding="utf-8")),
         hardware=hardware(threads=1),
         versions=versions(),
+        cross_check=cross_check,
         notes=[*record.notes_of(found, running=running), *record.settings_notes(stated["drafter"])],
     )
 

@@ -48,11 +48,11 @@ async def ask(
         async with asyncio.timeout(line.timeout):
             await _stream(line, body, reply)
         finish, finished, counters = reply.finish()
-    except TimeoutError:
+    except (TimeoutError, httpx.ReadTimeout):
         problem, detail = "timeout", f"no end after {line.timeout:g} s"
     except BadReply as error:
         problem, detail = error.reason, error.detail
-    except httpx.ConnectError as error:
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         problem, detail = "no_connection", failure_name(error)
     except httpx.HTTPError as error:
         problem, detail = "broken_off", failure_name(error)

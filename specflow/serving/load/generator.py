@@ -97,8 +97,11 @@ class _Run:
                         group.create_task(self._closed(left))
                 else:
                     await self._open(group)
-        except* ServerError as errors:
-            raise _first(errors) from None
+        except BaseExceptionGroup as errors:
+            gone, others = errors.split(ServerError)
+            if gone is None or others is not None:
+                raise
+            raise _first(gone) from None
         return sorted(self._found, key=lambda s: s.number)
 
     async def _closed(self, left: enumerate[Asked]) -> None:
