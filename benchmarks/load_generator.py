@@ -3,8 +3,9 @@
     python benchmarks/load_generator.py --streams 256 --every 0.05
 
 The server, in a process of its own, states when it handed every chunk to the system; the generator states when it had
-it. Prints the difference of the time per token by both, and how late the generator saw a chunk, each over the time per
-token: at most 5 % is asked for. Both processes share the machine, on two cores one each.
+it. Prints how far the time per token by the generator is from that by the server's own stamps (at most 5 % is asked
+for), and how late a chunk was seen on average, over the time between two chunks (at most 5 %). Both processes share
+the machine; exit code 1 where a limit is passed.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[256])
     parser.add_argument("--every", type=float, default=0.05, help="seconds between chunks")
     parser.add_argument("--per-chunk", type=int, nargs="+", default=[1, 3])
-    parser.add_argument("--tokens", type=int, default=96, help="tokens of an answer")
+    parser.add_argument("--tokens", type=int, default=192, help="tokens of an answer")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     worst = max(measure(options, streams, per_chunk) for streams in options.streams for per_chunk in options.per_chunk)
-    print(f"worst {worst:.2%} of the time per token, {LIMIT:.0%} allowed")
+    print(f"worst {worst:.2%}, {LIMIT:.0%} allowed")
     sys.exit(worst > LIMIT)
 
 
@@ -77,13 +78,13 @@ def _once(url: str, options: argparse.Namespace, streams: int, per_chunk: int) -
     generator = block.generator
     assert generator is not None
     print(
-        f"{streams} streams, {per_chunk} tokens a chunk, {1000 * mean:.2f} ms per token by the server "
-        f"(script {1000 * options.every / per_chunk:.2f}): measured {error:+.3%} off; chunks seen "
-        f"{1000 * lag:.2f} ms late on average ({lag / mean:.2%}), p99 {1000 * float(np.percentile(late, 99)):.2f} ms; "
-        f"event loop late {1000 * generator.lag_mean:.2f} ms; {generator.cpu_seconds / block.seconds:.0%} of a core",
+        f"{streams} streams, {per_chunk} tokens a chunk: time per token {1000 * mean:.3f} ms by the server's stamps "
+        f"(script {1000 * options.every / per_chunk:.3f}), measured {error:.2%} off; chunks seen {1000 * lag:.2f} ms late "
+        f"on average ({lag / options.every:.2%} of the time between two), p99 {1000 * np.percentile(late, 99):.1f} ms; "
+        f"{generator.cpu_seconds / block.seconds:.0%} of a core",
         flush=True,
     )
-    return max(error, lag / mean)
+    return max(error, lag / options.every)
 
 
 def _free_port() -> int:
