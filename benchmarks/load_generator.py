@@ -79,7 +79,7 @@ def _once(url: str, options: argparse.Namespace, streams: int, per_chunk: int) -
     assert generator is not None
     print(
         f"{streams} streams, {per_chunk} tokens a chunk: time per token {1000 * mean:.3f} ms by the server's stamps "
-        f"(script {1000 * options.every / per_chunk:.3f}), measured {error:.2%} off; chunks seen {1000 * lag:.2f} ms late "
+        f"(script {1000 * options.every / per_chunk:.3f}), measured {error:.2%} off; chunks {1000 * lag:.2f} ms late "
         f"on average ({lag / options.every:.2%} of the time between two), p99 {1000 * np.percentile(late, 99):.1f} ms; "
         f"{generator.cpu_seconds / block.seconds:.0%} of a core",
         flush=True,

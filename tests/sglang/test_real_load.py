@@ -122,4 +122,4 @@ def test_the_chat_protocol_of_the_same_server_counts_alike(made: Trained, sglang
         committed = side.rounds + sum(side.acceptance.accepted)
         assert side.tokens - side.requests <= committed <= side.tokens - side.requests + 3 * side.requests
         assert side.between_tokens is not None
-        assert side.cached_share == 0.0
+        assert side.cached_share is None  # over chat, SGLang tells it with --enable-cache-report only
