@@ -84,7 +84,7 @@ def _once(url: str, options: argparse.Namespace, streams: int, per_chunk: int) -
         f"{generator.cpu_seconds / block.seconds:.0%} of a core",
         flush=True,
     )
-    return max(error, lag / options.every)
+    return max(error, lag / float(options.every))
 
 
 def _free_port() -> int:

@@ -14,7 +14,7 @@ from specflow.cli.output import console, print_json
 from specflow.cli.stages import parameter_of
 from specflow.cli.work import bad_input
 from specflow.config.document import Document
-from specflow.config.errors import InputErrors
+from specflow.config.errors import InputErrors, InputProblem
 from specflow.config.flags import Flag, flags_of_models
 from specflow.config.load import MeasureParams
 from specflow.config.overrides import Override, apply_overrides, parse_overrides
@@ -103,7 +103,8 @@ def _params(given: list[Override], settings: list[str]) -> MeasureParams:
 
 def _sources(prompts: list[str]) -> list[tuple[str, Path]]:
     """Kind and file of each; raises ``InputErrors`` with all that are not there."""
-    found, problems = [], []
+    found: list[tuple[str, Path]] = []
+    problems: list[InputProblem] = []
     for text in prompts:
         kind, equals, path = text.partition("=")
         place = Path(path if equals else text)

@@ -20,7 +20,6 @@ class Lag:
     """
 
     async def __aenter__(self) -> Lag:
-        gc.collect()
         gc.freeze()
         self._total = self._worst = 0.0
         self._count = 0
