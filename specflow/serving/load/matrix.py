@@ -43,15 +43,15 @@ def measure(
     failures, and where a server is gone; the blocks before are kept.
     """
     done: dict[Place, Block] = {_place(b): b for b in read_whole_lines(kept, Block.from_json)}
-    warmed: set[str] = set()
+    warmed: list[Endpoint] = []
     for (repeat, mode), group in groupby(visits, key=lambda v: (v.repeat, v.mode)):
         left = [v for v in group if (mode, v.cell.name, repeat) not in done]
         if not left:
             continue
         with servers.endpoint(mode, repeat=repeat) as endpoint:
-            if endpoint.url not in warmed:
+            if not any(endpoint is known for known in warmed):  # by identity: another server may have the same port
                 asyncio.run(warm_up(endpoint, left[0].cell, conditions))
-                warmed.add(endpoint.url)
+                warmed.append(endpoint)
             for visit in left:
                 block = asyncio.run(run_block(endpoint, visit.cell, conditions, mode=mode, repeat=repeat))
                 if problem := _too_many(block, max_failures) or judge(block):

@@ -7,7 +7,7 @@ sample with missing values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 
@@ -132,7 +132,6 @@ class Block:
     samples: tuple[Sample, ...]
     failures: tuple[Failure, ...] = ()
     generator: Generator | None = None
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def tokens(self) -> int:
@@ -154,7 +153,6 @@ class Block:
                 "samples": tuple(_sample(s) for s in row["samples"]),
                 "failures": tuple(Failure(**f) for f in row["failures"]),
                 "generator": row["generator"] and Generator(**row["generator"]),
-                "notes": tuple(row["notes"]),
             }
         )
 

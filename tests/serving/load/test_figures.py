@@ -194,5 +194,5 @@ def test_blocks_survive_being_written() -> None:
     own = Generator(lag_mean=0.1, lag_worst=0.2, cpu_seconds=0.3)
     first = sample("a", [(1.0, 1), (2.0, 3)], rounds=2, accepted=(0, 1), cut=(0, 1))
     second: Any = sample("b", [(1.0, None), (2.0, None)], tokens=5)
-    whole = block(first, second, failures=(lost,), generator=own, notes=("n",))
+    whole = block(first, second, failures=(lost,), generator=own)
     assert Block.from_json(json.loads(json.dumps(whole.as_json()))) == whole
