@@ -50,7 +50,7 @@ def schema(
 ) -> None:
     """Print a JSON schema, or check YAML files.
 
-    Of the whole configuration, of one section, or of a `flow`.
+    Of the whole configuration, of one section, of a `flow`, or of a `load-result`.
     """
     if check:
         checked = check_files(names or [])

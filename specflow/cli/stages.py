@@ -16,13 +16,14 @@ from specflow.config.flags import Flag, flags_of, summary_of
 from specflow.config.overrides import Override
 from specflow.workflow.registry import STAGE_NAMES
 
-PER_DRAFTER = ("train", "calibrate", "export", "verify", "parity", "bench")
+PER_DRAFTER = ("train", "calibrate", "export", "verify", "parity", "load", "bench")
 FLOWS = {
     "vocab": "vocabulary",
     "calibrate": "calibration",
     "profile": "calibration",
     "compare": "compare-drafters",
     "parity": "check-serving",
+    "load": "bench-serving",
 }
 """Stages that are not in the default flow, and one that has them."""
 UPSTREAM = typer.Option("--upstream", help="Also run what is missing before it; without this, that is an error.")
@@ -46,7 +47,7 @@ def stage_command(stage: str) -> Callable[..., None]:
         given = {name: values.pop(name) for name in flags}
         run_stage(stage, {flags[name]: value for name, value in given.items() if value is not None}, **values)
 
-    signature = inspect.Signature([*shared, *(_parameter(flag) for flag in flags.values())])
+    signature = inspect.Signature([*shared, *(parameter_of(flag) for flag in flags.values())])
     command.__signature__ = signature  # type: ignore[attr-defined]
     command.__name__ = stage
     return command
@@ -114,7 +115,7 @@ def _shared(stage: str) -> list[inspect.Parameter]:
     return parameters
 
 
-def _parameter(flag: Flag) -> inspect.Parameter:
+def parameter_of(flag: Flag) -> inspect.Parameter:
     if flag.leaf.is_flag:
         names = f"--{flag.name}/--no-{flag.name}"
         option = typer.Option(names, help=flag.help, show_default=False)

@@ -110,7 +110,7 @@ def _beyond_the_target(config: Config) -> Iterator[Inconsistency]:
     if facts.positions is not None:
         lengths: list[tuple[KeyPath, int, int]] = [
             ((section, "max_new_tokens"), getattr(config, section).max_new_tokens, facts.positions - 1)
-            for section in ("regenerate", "verify", "parity", "bench")
+            for section in ("regenerate", "verify", "parity", "load", "bench")
         ]
         lengths.append((("tokenize", "max_length"), config.tokenize.max_length, facts.positions))
         for place, found, largest in lengths:

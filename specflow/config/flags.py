@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,7 +47,7 @@ class Flag:
     def override(self, value: str | bool, *, item: str | None = None) -> Override:
         """The override that the flag stands for, for one drafter or for every one; raises ``InputErrors``."""
         path = tuple(item if part == EVERY and item else part for part in self.path)
-        existing = 2 if self.section[0] == DRAFTERS else 0
+        existing = 2 if self.section[:1] == (DRAFTERS,) else 0
         if isinstance(value, bool):
             flag = f"--{self.name}" if value else f"--no-{self.name}"
             return Override(path=path, value=value, flag=flag, existing=existing)
@@ -77,9 +77,13 @@ def section_models(stage: str) -> list[type[BaseModel]]:
 
 def flags_of(stage: str) -> tuple[Flag, ...]:
     """A flag for every field of a stage's section that holds a value."""
-    section = section_of(stage)
+    return flags_of_models(section_models(stage), section=section_of(stage))
+
+
+def flags_of_models(models: Sequence[type[BaseModel]], *, section: tuple[str, ...] = ()) -> tuple[Flag, ...]:
+    """The same for any models of one section; without ``section``, paths are those of the model itself."""
     by_path: dict[tuple[str, ...], Leaf] = {}
-    for model in section_models(stage):
+    for model in models:
         for leaf in leaves(model):
             by_path[leaf.path] = _either(by_path[leaf.path], leaf) if leaf.path in by_path else leaf
     names = {path: path[:-1] if path[-1] == ENABLED else path for path in by_path}

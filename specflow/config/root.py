@@ -13,6 +13,7 @@ from specflow.config.calibrate import CalibrateParams
 from specflow.config.capture import CaptureParams
 from specflow.config.compare import CompareParams
 from specflow.config.export import ExportParams
+from specflow.config.load import LoadParams
 from specflow.config.methods import AnyDrafter
 from specflow.config.parity import ParityParams
 from specflow.config.profile import ProfileParams
@@ -49,6 +50,9 @@ class Config(Section):
     verify: VerifyParams = Field(default=VerifyParams(), description="Proofs of equality.")
     parity: ParityParams = Field(
         default=ParityParams(), description="A real server against the embedded engine; in flow `check-serving`."
+    )
+    load: LoadParams = Field(
+        default=LoadParams(), description="A server with the drafter against one without; in flow `bench-serving`."
     )
     bench: BenchParams = Field(default=BenchParams(), description="Timing.")
     compare: CompareParams = Field(

@@ -42,6 +42,9 @@ def _root_url(url: str | None) -> str | None:
     return url.rstrip("/").removesuffix("/v1")
 
 
+RootUrl = Annotated[str, AfterValidator(_root_url)]
+
+
 def _interpreter(path: Path | None, info: ValidationInfo) -> Path | None:
     """Links are kept: the link of a virtual environment tells Python which environment it belongs to."""
     base = (info.context or {}).get("base")
@@ -115,6 +118,19 @@ class SglangParams(SglangServer):
         json_schema_extra=NOT_IN_KEY,
     )  # fmt: skip
     concurrency: int = Field(default=32, ge=1, description="Requests in flight, at most.", json_schema_extra=NOT_IN_KEY)
+
+
+class BaselineServer(Section):
+    """The same server without a drafter."""
+
+    url: Annotated[str | None, AfterValidator(_root_url)] = Field(
+        default=None,
+        description="Address of one that runs, where `sglang.url` names the other; without it the stage starts one.",
+        json_schema_extra=NOT_IN_KEY,
+    )
+    launch_flags: Annotated[tuple[str, ...], AfterValidator(_not_of_capture)] = Field(
+        default=(), description="Further flags beside those of `sglang.launch_flags` that do not speculate."
+    )
 
 
 class DraftServer(SglangServer):

@@ -59,6 +59,8 @@ class DrafterResult:
     """``result.json``."""
     verification: Mapping[str, Any] | None = None
     """``verification.json``."""
+    served: Mapping[str, Any] | None = None
+    """``load.json``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +99,12 @@ def gather(
     data: Sequence[Made],
     documents: Iterable[TokenDocument],
     comparison: Made | None = None,
+    loads: Sequence[Made] = (),
 ) -> ReportData:
     """Join artifacts by drafter key. ``data``: features, tokens and conversations, in any order."""
     return ReportData(
         title=title,
-        drafters=[_drafter(made, verifications, benchmarks) for made in sorted(drafters, key=_name)],
+        drafters=[_drafter(made, verifications, benchmarks, loads) for made in sorted(drafters, key=_name)],
         corpus=_corpus(documents, data),
         comparison=_json(comparison.path / "comparison.json") if comparison else None,
         features=next((dict(a.metrics) for a in data if a.kind == "features"), {}),
@@ -113,20 +116,27 @@ def gather(
                 "inputs": dict(a.inputs),
                 "parameters": dict(a.parameters),
             }
-            for a in (*data, *sorted((*drafters, *verifications, *benchmarks), key=lambda a: (_name(a), a.kind)))
+            for a in (
+                *data,
+                *sorted((*drafters, *verifications, *benchmarks, *loads), key=lambda a: (_name(a), a.kind)),
+            )
         ],
     )
 
 
-def _drafter(made: Made, verifications: Sequence[Made], benchmarks: Sequence[Made]) -> DrafterResult:
+def _drafter(
+    made: Made, verifications: Sequence[Made], benchmarks: Sequence[Made], loads: Sequence[Made]
+) -> DrafterResult:
     verification = next((a for a in verifications if made.key in _keys(a)), None)
     benchmark = next((a for a in benchmarks if made.key in _keys(a)), None)
+    load = next((a for a in loads if made.key in _keys(a)), None)
     return DrafterResult(
         name=_name(made),
         manifest=_json(made.path / "drafter" / "manifest.json") or {},
         curves=read_curves(made.path / "metrics.jsonl") if (made.path / "metrics.jsonl").exists() else Curves(),
         benchmark=_json(benchmark.path / "result.json") if benchmark else None,
         verification=_json(verification.path / "verification.json") if verification else None,
+        served=_json(load.path / "load.json") if load else None,
     )
 
 

@@ -12,6 +12,7 @@ from specflow.reporting.ranking import RANKING_HEAD, cells
 from specflow.reporting.ranking_figures import ranking_figures
 from specflow.reporting.scheduled import scheduled_panel
 from specflow.reporting.selector import selector_note
+from specflow.reporting.served import served_section
 from specflow.reporting.summary import best_drafter, headline
 
 EXAMPLE_LENGTH = 160
@@ -32,22 +33,27 @@ def render_html(data: ReportData) -> str:
     return environment.get_template("report.html.j2").render(
         data=data,
         best=best,
-        lead=_lead(best) if best else "",
+        lead=_lead(best) if best else _lead_without_benchmark(data),
         cards=_cards(best) if best else [],
         comparison=_comparison(data.drafters) if len(data.drafters) > 1 and best else None,
         ranking=_ranking(data.comparison) if data.comparison else None,
         drafters=[_drafter(d) for d in data.drafters],
         corpus=_corpus(data.corpus),
         features_rows=_features(data.features),
-        limits=limits(best),
+        limits=limits(best, served=any(d.served for d in data.drafters)),
         conventions=_conventions(best.benchmark) if best and best.benchmark else [],
         lineage=[_lineage(row) for row in data.lineage],
         plotly=get_plotlyjs(),
     )
 
 
-def limits(best: DrafterResult | None) -> list[str]:
-    """What a reader must not conclude from the figures."""
+def limits(best: DrafterResult | None, *, served: bool = False) -> list[str]:
+    """What a reader must not conclude from the figures. ``served``: a server was measured under load."""
+    if served and best is None:
+        return [
+            "The load generator and the server share what they run on, where both are on one machine.",
+            "Prompts of the kinds listed. A drafter learns a workload; on other text expect the lower end of this.",
+        ]
     engine = (best.benchmark or {}).get("engine", {}) if best else {}
     device = str(engine.get("device", "cpu")).upper()
     return [
@@ -57,12 +63,22 @@ def limits(best: DrafterResult | None) -> list[str]:
         "it the speed-up; tau carries over, the time of a round does not.",
         *([] if _sampled(best) else ["Greedy decoding. With sampling, acceptance is usually lower."]),
         "Prompts of the kinds listed. A drafter learns a workload; on other text expect the lower end of this.",
-        "The embedded engine. A serving engine has other costs per round and was not run here.",
+        "The embedded engine, except under the heading on the server."
+        if served
+        else "The embedded engine. A serving engine has other costs per round and was not run here.",
     ]
 
 
 def _sampled(best: DrafterResult | None) -> bool:
     return bool(best and (best.benchmark or {}).get("sampling", {}).get("temperature"))
+
+
+def _lead_without_benchmark(data: ReportData) -> str:
+    if data.comparison:
+        return str(_ranking(data.comparison)["lead"])
+    if any(drafter.served for drafter in data.drafters):
+        return "A server with each drafter was measured under load, in turn with the same server without."
+    return "No benchmark among the inputs: nothing is said about speed."
 
 
 def _lead(best: DrafterResult) -> str:
@@ -159,6 +175,7 @@ def _drafter(drafter: DrafterResult) -> dict[str, Any]:
         "checks": checks,
         "distribution": _distribution(verification),
         "checks_note": f"{len(checks) - failed} of {len(checks)} checks passed.",
+        "served": served_section(drafter.served, prefix=f"{drafter.name}-") if drafter.served else None,
         **(_measured(result) if result else {}),
     }
 

@@ -49,6 +49,24 @@ def plan_serving(draft: Path, target: Path, *, dtype: str | None = None, further
     return Serving(flags=flags, further=tuple(further), expected=expected_settings(flags, manifest))
 
 
+def plan_baseline(target: Path, *, dtype: str, further: Sequence[str] = ()) -> Serving:
+    """The same server without a drafter; of ``further``, what tells how to speculate is left out."""
+    flags = {"--model-path": str(target.resolve()), "--dtype": dtype}
+    expected = {"model_path": flags["--model-path"], "dtype": dtype, "speculative_algorithm": "None"}
+    return Serving(flags=flags, further=tuple(without_speculation(further)), expected=expected)
+
+
+def without_speculation(words: Sequence[str]) -> list[str]:
+    """Flags and their values, without those that begin with ``--speculative``."""
+    found, ours = [], True
+    for word in words:
+        if word.startswith("--"):
+            ours = not word.startswith("--speculative")
+        if ours:
+            found.append(word)
+    return found
+
+
 def check_further(flags: Mapping[str, Any], further: Sequence[str]) -> None:
     """``ValueError`` where a further flag is one that is generated."""
     names = [word.partition("=")[0] for word in further if word.startswith("--")]

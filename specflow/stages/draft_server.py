@@ -1,4 +1,4 @@
-"""The server side of ``parity``: an SGLang server with the exported drafter, running already or started here."""
+"""The server side of ``parity`` and ``load``: an SGLang server, running already or started here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from specflow.config.sglang import DraftServer
+from specflow.config.sglang import DraftServer, SglangServer
 from specflow.stages.contract import Context, Inputs, StageError
 from specflow.stages.sglang_section import api_key_of
 
@@ -33,6 +33,8 @@ class Drafting:
 
     access: Access
     settings: list[Setting]
+    info: Mapping[str, Any]
+    """All that ``/server_info`` states."""
     other_model: Sequence[str]
     """Why the model that it serves is not the target."""
     precision: str
@@ -73,40 +75,56 @@ def drafting_server(section: DraftServer, inputs: Inputs, context: Context) -> I
 
     Trouble with the server, also inside the block, becomes a :class:`StageError`.
     """
+    serving = draft_serving(section, inputs, stage="parity")
+    with served(section, serving, inputs.one("target").path, context, stage="parity", kept="prompts") as found:
+        yield found
+
+
+def draft_serving(section: SglangServer, inputs: Inputs, *, stage: str) -> Serving:
+    """How the export is served. Raises ``StageError`` for a draft that cannot be."""
     from specflow.serving.serving import plan_serving
+
+    try:
+        return plan_serving(inputs.one("export").path, inputs.one("target").path, further=section.launch_flags)
+    except ValueError as error:
+        raise StageError(f"{stage}: {error}") from error
+
+
+@contextmanager
+def served(
+    section: SglangServer, serving: Serving, target: Path, context: Context, *, stage: str, kept: str, log: str = LOG
+) -> Iterator[Drafting]:
+    """The server of the section's ``url``, or one that is started for the block; ``kept``: what a failure leaves.
+
+    Trouble with the server, also inside the block, becomes a :class:`StageError`.
+    """
     from specflow.targets.retrying import ServerError
 
     started: SglangProcess | None = None
-    target = inputs.one("target").path
     with ExitStack() as stack:
         try:
-            try:
-                serving = plan_serving(inputs.one("export").path, target, further=section.launch_flags)
-            except ValueError as error:
-                raise StageError(f"parity: {error}") from error
             if section.url is None:
-                started = stack.enter_context(_process(section, serving, context))
-            url = section.url or (started.url if started else "")
-            access = _access(section, url)
-            yield _looked_at(access, serving, target, log=started.log if started else None)
+                started = stack.enter_context(_process(section, serving, context, log))
+            access = _access(section, section.url or (started.url if started else ""), stage)
+            yield _looked_at(access, serving, target, log=started.log if started else None, stage=stage)
         except ServerError as error:
             end = started.died() if started is not None and started.running else None
             raise StageError(
-                f"parity: {error}{f'; {end}' if end else ''}\nFinished prompts are kept: run the same command to go on"
+                f"{stage}: {error}{f'; {end}' if end else ''}\nFinished {kept} are kept: run the same command to go on"
             ) from error
 
 
-def _process(section: DraftServer, serving: Serving, context: Context) -> SglangProcess:
+def _process(section: SglangServer, serving: Serving, context: Context, name: str) -> SglangProcess:
     from specflow.targets.sglang.launching import shell
     from specflow.targets.sglang.process import SglangProcess
 
     assert section.python is not None
-    log = context.scratch / LOG
+    log = context.scratch / name
     context.log(f"starting {shell(serving.arguments)}; its log is {log}")
     return SglangProcess(section.python.absolute(), serving.arguments, log=log, start_timeout=section.start_timeout)
 
 
-def _looked_at(access: Access, serving: Serving, target: Path, *, log: Path | None) -> Drafting:
+def _looked_at(access: Access, serving: Serving, target: Path, *, log: Path | None, stage: str) -> Drafting:
     """Raises ``StageError`` where it computes in what the embedded engine cannot be compared with."""
     from specflow.serving.settings import effective_settings
     from specflow.targets.sglang.server import read_facts
@@ -116,12 +134,13 @@ def _looked_at(access: Access, serving: Serving, target: Path, *, log: Path | No
     precision = facts.precision(config)
     if precision is None:
         raise StageError(
-            f"parity: the server at {access.url} computes in {facts.server.get('dtype')}: start it with --dtype "
+            f"{stage}: the server at {access.url} computes in {facts.server.get('dtype')}: start it with --dtype "
             "float32 or bfloat16"
         )
     return Drafting(
         access=access,
         settings=effective_settings(facts.server, serving.expected),
+        info=facts.server,
         other_model=facts.differing_model(target, config),
         precision=precision,
         version=facts.version,
@@ -129,13 +148,13 @@ def _looked_at(access: Access, serving: Serving, target: Path, *, log: Path | No
     )
 
 
-def _access(section: DraftServer, url: str) -> Access:
+def _access(section: SglangServer, url: str, stage: str) -> Access:
     from specflow.targets.retrying import Retrying
     from specflow.targets.sglang.server import Access
 
     return Access(
         url=url,
-        api_key=api_key_of(section, stage="parity"),
+        api_key=api_key_of(section, stage=stage),
         retrying=Retrying(retries=section.retries, backoff=section.backoff),
         timeout=section.timeout,
         concurrency=1,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from specflow.stages.contract import Artifact, Context, StageError
+from specflow.stages.contract import Artifact, Context, Inputs, StageError
 
 if TYPE_CHECKING:
     from specflow.features.comparison import Comparison, Side, Use
@@ -105,6 +105,15 @@ def require_fit(use: Use, first: Side, second: Side, context: Context, *, remedy
         raise StageError(refusal(found, remedy=remedy))
     for field, one, two in rows_of(found.told):
         context.log(f"{field} differs, which is allowed: {first.what} {one}, {second.what} {two}")
+
+
+def same_contracts(inputs: Inputs, context: Context) -> None:
+    """``StageError`` unless drafter and export are of this target, and of each other."""
+    from specflow.features.comparison import Use
+
+    drafter, export = drafter_side(inputs.one("drafter")), export_side(inputs.one("export"))
+    require_fit(Use.DRAFTS_FOR, drafter, target_side(inputs.one("target")), context, remedy=RETRAIN)
+    require_fit(Use.EXPORT_OF, export, drafter, context, remedy="Export the drafter again")
 
 
 def refusal(found: Comparison, *, remedy: str) -> str:

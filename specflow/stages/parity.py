@@ -56,11 +56,12 @@ def run(inputs: Inputs, params: ParityParams, context: Context) -> Metrics:
     from specflow.serving.verification import served as claims
     from specflow.serving.verification.answers import Answers
     from specflow.stages.draft_server import drafting_server
+    from specflow.stages.fitting import same_contracts
     from specflow.stages.machine import resolved_threads
     from specflow.targets.target import Target
 
     target_path = inputs.one("target").path
-    _same_contracts(inputs, context)
+    same_contracts(inputs, context)
     findings = lint(
         open_draft(inputs.one("export").path, target=target_path, drafter=inputs.one("drafter").path),
         engine=ENGINES[0],
@@ -216,13 +217,3 @@ def _generated(
         name="transformers",
         what="The server's greedy output equals that of transformers' generate, token for token",
     )
-
-
-def _same_contracts(inputs: Inputs, context: Context) -> None:
-    """``StageError`` unless drafter and export are of this target, and of each other."""
-    from specflow.features.comparison import Use
-    from specflow.stages.fitting import RETRAIN, drafter_side, export_side, require_fit, target_side
-
-    drafter, export = drafter_side(inputs.one("drafter")), export_side(inputs.one("export"))
-    require_fit(Use.DRAFTS_FOR, drafter, target_side(inputs.one("target")), context, remedy=RETRAIN)
-    require_fit(Use.EXPORT_OF, export, drafter, context, remedy="Export the drafter again")

@@ -15,6 +15,7 @@ INPUTS: Mapping[str, Arity] = {
     "drafter": Arity.MANY,
     "verification": Arity.MANY,
     "benchmark": Arity.MANY,
+    "load": Arity.MANY,
     "comparison": Arity.OPTIONAL,
     "features": Arity.ONE,
     "tokens": Arity.ONE,
@@ -52,6 +53,7 @@ def run(inputs: Inputs, params: ReportParams, context: Context) -> Metrics:
         data=[inputs.one("conversations"), tokens, inputs.one("features")],
         documents=iterate_documents(tokens.path),
         comparison=inputs.optional("comparison"),
+        loads=inputs.all("load"),
     )
     found = summary(data)
     (context.output / "summary.json").write_text(json.dumps(found, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -19,9 +19,17 @@ MOST_TIMEOUTS = 1
 """A request that the server works on for longer than the timeout is asked again once: it will take as long again."""
 
 
-def http_client(base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> httpx.AsyncClient:
-    """Connections to one server, as many as there are requests in flight."""
+def http_client(
+    base_url: str,
+    *,
+    api_key: str | None,
+    timeout: float,
+    concurrency: int,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> httpx.AsyncClient:
+    """Connections to one server, as many as there are requests in flight; ``transport``: in place of the network."""
     return httpx.AsyncClient(
+        transport=transport,
         base_url=base_url,
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS), pool=None),

@@ -45,7 +45,7 @@ class Target:
         self.hidden_size: int = self.config.hidden_size
         self.num_layers: int = self.config.num_hidden_layers
         self.vocab_size: int = self.config.vocab_size
-        self.end_ids = _end_ids(model, tokenizer)
+        self.end_ids = end_ids(model.generation_config, tokenizer)
         self.embedding_weight: Tensor = model.get_input_embeddings().weight.detach()
         self.head_weight: Tensor = model.get_output_embeddings().weight.detach()
         self._model = model
@@ -251,9 +251,20 @@ def _keep_input(captured: dict[int, Tensor], module: nn.Module, inputs: Any, nam
     captured[-1] = inputs[0] if inputs else named["hidden_states"]
 
 
-def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+def end_ids(generation_config: Any, tokenizer: Any) -> frozenset[int]:
     """End tokens of the generation config and of the tokenizer."""
     ids: set[int] = set()
-    for value in (getattr(model.generation_config, "eos_token_id", None), tokenizer.eos_token_id):
+    for value in (getattr(generation_config, "eos_token_id", None), tokenizer.eos_token_id):
         ids.update(value if isinstance(value, (list, tuple)) else () if value is None else (value,))
     return frozenset(int(i) for i in ids)
+
+
+def end_ids_of(path: Path) -> frozenset[int]:
+    """The same for a directory, without its weights."""
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    if (path / "generation_config.json").exists():
+        generation = GenerationConfig.from_pretrained(path)
+    else:
+        generation = GenerationConfig.from_model_config(AutoConfig.from_pretrained(path))
+    return end_ids(generation, AutoTokenizer.from_pretrained(path))

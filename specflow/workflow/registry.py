@@ -22,6 +22,7 @@ STAGE_NAMES = (
     "export",
     "verify",
     "parity",
+    "load",
     "bench",
     "compare",
     "report",
