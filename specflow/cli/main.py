@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 import specflow
-from specflow.cli import advise, artifacts, doctor, features, files, flows, inspect, kernels, lint, serve, stages
+from specflow.cli import (
+    advise,
+    artifacts,
+    doctor,
+    features,
+    files,
+    flows,
+    inspect,
+    kernels,
+    lint,
+    monitor,
+    serve,
+    stages,
+)
 from specflow.cli.group import Group
 
 app = typer.Typer(
@@ -43,4 +56,5 @@ features.register(app)
 kernels.register(app)
 lint.register(app)
 serve.register(app)
+monitor.register(app)
 stages.register(app)

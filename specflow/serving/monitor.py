@@ -137,7 +137,9 @@ def drift(
         reason = f"tau {tau:.3f} is below {limit:.3f}, but uncertain by {error:.3f}: it may be chance"
     else:
         state = State.FALLEN
-        reason = f"tau {tau:.3f}, {record.tau:.3f} was measured: more than {margin:.0%} lost{_hint(tau, reading, record)}"
+        reason = (
+            f"tau {tau:.3f}, {record.tau:.3f} was measured: more than {margin:.0%} lost{_hint(tau, reading, record)}"
+        )
     return Drift(state=state, found=tau, expected=record.tau, limit=limit, error=error, reason=reason)
 
 
