@@ -14,6 +14,20 @@ from specflow.cli import (
     features,
     files,
     flows,
+    import_drafter,
+    inspect,
+    kernels,
+    lint,
+    monitor,
+    serve,
+    stages,
+)
+    advise,
+    artifacts,
+    doctor,
+    features,
+    files,
+    flows,
     inspect,
     kernels,
     lint,
@@ -54,6 +68,7 @@ advise.register(app)
 inspect.register(app)
 features.register(app)
 kernels.register(app)
+import_drafter.register(app)
 lint.register(app)
 serve.register(app)
 monitor.register(app)

@@ -41,6 +41,9 @@ CONSEQUENCES = {
     "shapes": "the engine stops while loading this tensor",
     "values": "the draft computes something else than the trained drafter, or NaN: few proposals or none are accepted",
     "as-exported": "the file is no longer the one that was checked and measured; what it proposes is unknown",
+    "temperatures": "the server refuses the file and does not start, or survival is scaled by another drafter's "
+    "temperatures and the wrong positions are verified",
+    "costs": "the scheduler takes every row for free and verifies everything: nothing is saved, and nothing says so",
     "target": "the draft was trained on another model's hidden states: it starts, and accepts few proposals or none",
 }
 

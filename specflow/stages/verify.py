@@ -104,7 +104,7 @@ def _stored(inputs: Inputs, params: VerifyParams, context: Context, target: Any)
         )
     documents = [_only_layers(d, stored, manifest.layer_ids) for d in documents]
     anchors = list(blocks.anchors_of(documents, per_document=params.anchors_per_document))
-    trained_path = drafter / "drafter"
+    trained_path = parity.as_stretched(draft, drafter / "drafter", context.scratch / "stretched")
     trained, cast, exported = (
         load_drafter(path, target, precision="fp32")
         for path in (
