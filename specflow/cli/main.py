@@ -22,19 +22,6 @@ from specflow.cli import (
     serve,
     stages,
 )
-    advise,
-    artifacts,
-    doctor,
-    features,
-    files,
-    flows,
-    inspect,
-    kernels,
-    lint,
-    monitor,
-    serve,
-    stages,
-)
 from specflow.cli.group import Group
 
 app = typer.Typer(

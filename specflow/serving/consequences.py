@@ -17,6 +17,7 @@ CONSEQUENCES = {
     "training, and few proposals are accepted",
     "extras": "convolution or selector are built otherwise than they were trained, or not at all: few proposals are "
     "accepted",
+    "convolution": "the engine stops while it builds the convolutions",
     "codebooks": "the selector reads rows of other tokens, or its kernel does not start: proposals are noise, or the "
     "first request fails",
     "features": "the drafter's map of the target's layers has another width or order than the engine captures: it "

@@ -22,7 +22,7 @@ from specflow.serving.layouts.registry import ENGINES, Layout, get_layout
 from specflow.serving.lint import lint, of_engine
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 UNKNOWN = "unknown"
 """In a contract: nobody said what the features were that it was trained on."""
@@ -172,9 +172,7 @@ def _manifest(
     )
 
 
-def _as_if_ours(
-    opened: Draft, read: Draft, layout: Layout, manifest: Manifest, network: nn.Module
-) -> Iterator[str]:
+def _as_if_ours(opened: Draft, read: Draft, layout: Layout, manifest: Manifest, network: nn.Module) -> Iterator[str]:
     """What the linter finds in the directory's own keys and tensors, laid over what we would export."""
     from specflow.drafters.registry import get_method
 
@@ -218,4 +216,3 @@ def _without_moved(merged: Mapping[str, Any], written: Mapping[str, Any]) -> dic
     """Keys of a section may also stand at the top: those are judged there by their value, and then left."""
     sections = {k: v for name, part in written.items() if name.endswith("_config") for k, v in (part or {}).items()}
     return {k: v for k, v in merged.items() if k in written or not (k in sections and v == sections[k])}
-

@@ -56,7 +56,9 @@ def _what(manifest: Mapping[str, Any]) -> str:
     if unknown := ((manifest.get("lineage") or {}).get("imported") or {}).get("unknown"):
         lines.append(f"It was not trained here. Not known: {'; '.join(unknown)}.\n")
     if factor := manifest.get("stretched"):
-        lines.append(f"Its positions are stretched by YaRN; the target must be served with the same factor, {factor:g}.\n")
+        lines.append(
+            f"Its positions are stretched by YaRN; the target must be served with the same factor, {factor:g}.\n"
+        )
     return "\n".join(lines)
 
 
@@ -66,8 +68,8 @@ def _serving(manifest: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
     if conditions := ((manifest.get("schedule") or {}).get("costs") or {}).get("conditions"):
         engine, hardware = conditions.get("engine") or {}, conditions.get("hardware") or {}
         lines.append(
-            f"The costs in `sps.json` were measured with the {engine.get('name')} engine on {hardware.get('cpu')}; they "
-            "hold there only.\n"
+            f"The costs in `sps.json` were measured with the {engine.get('name')} engine on {hardware.get('cpu')}; "
+            "they hold there only.\n"
         )
     return "\n".join(lines)
 

@@ -81,8 +81,8 @@ def _notes(manifest: Mapping[str, Any], mode: str) -> Iterator[str]:
         engine = (conditions.get("engine") or {}).get("name", "an unknown")
         if engine != "sglang":
             yield (
-                f"the costs were measured with the {engine} engine: what is verified is chosen by its costs, not by this "
-                "server's; its own are measured with sglang.benchmark.dspark_sps_profiler"
+                f"the costs were measured with the {engine} engine: what is verified is chosen by its costs, not by "
+                "this server's; its own are measured with sglang.benchmark.dspark_sps_profiler"
             )
 
 

@@ -37,16 +37,17 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     """Payload: ``draft/``, ``launch.json``, ``lint.json``, and a directory for each further layout.
 
     ``draft/`` is what is copied to a server; it holds the feature contract and the manifest too, by which it can be
-    linted and served anywhere, the temperatures and costs of a scheduler where there are any, and a model card. Raises ``StageError`` where the
-    drafter is not this target's, or listing every lint finding; nothing is exported then.
+    linted and served anywhere, the temperatures and costs of a scheduler where there are any, and a model card.
+    Raises ``StageError`` where the drafter is not this target's, or listing every lint finding; nothing is exported
+    then.
     """
     from safetensors.torch import load_file
 
     from specflow.drafters.loading import read_manifest
     from specflow.features.comparison import Use
     from specflow.serving.draft import MANIFEST, read_draft
-    from specflow.serving.launch import launch_record
     from specflow.serving.draft_directory import text_config
+    from specflow.serving.launch import launch_record
     from specflow.serving.layouts.common import stretched, write_layout
     from specflow.serving.layouts.further import further_layout
     from specflow.serving.layouts.registry import get_layout

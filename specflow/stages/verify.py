@@ -115,7 +115,7 @@ def _stored(inputs: Inputs, params: VerifyParams, context: Context, target: Any)
     )
     dtype = json.loads((draft / "config.json").read_text(encoding="utf-8"))["dtype"]
     checks.append(parity.check_export(anchors, trained=trained, cast=cast, exported=exported, dtype=dtype))
-    network = load_network(drafter)
+    network = load_network(trained_path)
     checks.append(
         parity.check_train_serve(anchors, method=manifest.method, network=network, proposer=trained, embed=target.embed)
     )

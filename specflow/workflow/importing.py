@@ -55,4 +55,3 @@ def import_drafter(
             log(f"not known: {what}")
         count = sum(parameter.numel() for parameter in found.network.parameters())
         return attempt.commit({"imported": True, "parameters": count, "not_known": list(found.unknown)})
-

@@ -16,7 +16,6 @@ from specflow.drafters.loading import load_network, read_manifest, save_drafter
 from specflow.serving.importing import UNKNOWN, NotUnderstood, read_foreign
 from specflow.serving.layouts.registry import layout_names
 from specflow.stages.contract import Artifact
-from tests.cli.support import document, specflow
 from tests.serving.helpers import LAYERS, drafter_of, export_of
 from tests.stages.pipeline_helpers import artifact, fingerprint_of, tiny_target
 

@@ -159,7 +159,11 @@ def as_read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[d
             found[own] = tensor
     if "d2t" in found and "t2d" not in found and config.get("vocab_size"):  # the engine does not read it
         found["t2d"] = _mask_of(found["d2t"], int(config["vocab_size"]))
-    method = {"use_aux_hidden_state": True, "norm_before_fc": bool(config.get("norm_before_fc")), "num_speculative_steps": USUAL_STEPS}
+    method = {
+        "use_aux_hidden_state": True,
+        "norm_before_fc": bool(config.get("norm_before_fc")),
+        "num_speculative_steps": USUAL_STEPS,
+    }
     method |= {key: value for key, value in (config.get("eagle_config") or {}).items() if value is not None}
     if "eagle_aux_hidden_state_layer_ids" not in method:
         method["eagle_aux_hidden_state_layer_ids"] = default_layer_ids(config.get("num_target_layers"))
@@ -180,7 +184,9 @@ def as_read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[d
 def default_layer_ids(num_target_layers: int | None) -> list[int]:
     """The layers whose outputs the engine captures where the config names none; few targets have others."""
     if num_target_layers is None:
-        raise ValueError("expected eagle_config.eagle_aux_hidden_state_layer_ids, or a target that is known; found none")
+        raise ValueError(
+            "expected eagle_config.eagle_aux_hidden_state_layer_ids, or a target that is known; found none"
+        )
     return [1, num_target_layers // 2 - 1, num_target_layers - 4]
 
 

@@ -30,8 +30,8 @@ class SglangProcess:
 
     ``arguments`` follow ``python -m sglang.launch_server``, without host and port (none: a free one). The server runs
     in the directory of its log, so that no module of the current directory takes the place of one of SGLang's.
-    ``environment``: variables of the server, beside those of this process. ``on_wait`` is called now and then until it is ready. Raises :class:`ServerError` with the end of the log if it does
-    not start.
+    ``environment``: variables of the server, beside those of this process. ``on_wait`` is called now and then until it
+    is ready. Raises :class:`ServerError` with the end of the log if it does not start.
     """
 
     def __init__(
