@@ -89,11 +89,12 @@ def drafter_of(root: Path, target: Artifact, method: str, *, seed: int = 3, **ch
 
     config = json.loads((target.path / "config.json").read_text())
     module = get_method(method)
-    params = method_params()[method].model_validate({"method": method, **SECTIONS[method], **changes})
+    draft_ids = tuple(i for i in range(int(config["vocab_size"])) if i % 7)
+    kind = method_params()[method]
+    own_head = {"draft_vocab_size": len(draft_ids)} if "draft_vocab_size" in kind.model_fields else {}
+    params = kind.model_validate({"method": method, **SECTIONS[method], **own_head, **changes})
     needs = module.needs(params)
-    ids = tuple(i for i in range(int(config["vocab_size"])) if i % 7) if needs.draft_vocab_size is not None else None
-    if ids is not None:
-        params = params.model_copy(update={"draft_vocab_size": len(ids)})
+    ids = draft_ids if needs.draft_vocab_size is not None else None
     facts = Facts(config=config, layer_ids=LAYERS, mask_token_id=MASK_ID, draft_ids=ids)
     torch.manual_seed(seed)
     network = module.new_network(params, facts)

@@ -159,7 +159,7 @@ def as_read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[d
             found[own] = tensor
     if "d2t" in found and "t2d" not in found and config.get("vocab_size"):  # the engine does not read it
         found["t2d"] = _mask_of(found["d2t"], int(config["vocab_size"]))
-    method = {
+    method: dict[str, Any] = {
         "use_aux_hidden_state": True,
         "norm_before_fc": bool(config.get("norm_before_fc")),
         "num_speculative_steps": USUAL_STEPS,
