@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from specflow.drafters.loading import load_network, read_manifest, save_drafter
 from specflow.serving.importing import UNKNOWN, NotUnderstood, read_foreign
 from specflow.serving.layouts.registry import layout_names
 from specflow.stages.contract import Artifact
 from tests.serving.helpers import LAYERS, drafter_of, export_of
+from tests.serving.test_lint_directory import edit_config, edit_tensors
 from tests.stages.pipeline_helpers import artifact, fingerprint_of, tiny_target
 
 METHODS = layout_names()
@@ -39,18 +39,6 @@ def public(exports: dict[str, Artifact], method: str, tmp_path: Path) -> Path:
     for name in ("manifest.json", "feature_contract.json", "README.md"):
         (directory / name).unlink(missing_ok=True)
     return directory
-
-
-def edit(directory: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    config = json.loads((directory / "config.json").read_text())
-    change(config)
-    (directory / "config.json").write_text(json.dumps(config))
-
-
-def edit_tensors(directory: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
-    tensors = load_file(str(directory / "model.safetensors"))
-    change(tensors)
-    save_file(tensors, str(directory / "model.safetensors"))
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "public"])
@@ -83,7 +71,7 @@ def test_few_keys_and_other_names_are_the_same_drafter(
     target: Artifact, exports: dict[str, Artifact], method: str, tmp_path: Path
 ) -> None:
     directory = public(exports, method, tmp_path)
-    edit(directory, without_copies_of_keys)
+    edit_config(directory, without_copies_of_keys)
     heads = ("markov_head", "confidence_head")
     if method != "eagle":  # whose engine adds the prefix itself
         edit_tensors(
@@ -103,7 +91,7 @@ def test_an_eagle3_without_layers_has_the_engine_s(target: Artifact, tmp_path: P
     drafter = drafter_of(tmp_path / "d", target, "eagle3")
     directory = Path(shutil.copytree(export_of(tmp_path, target, drafter).path / "draft", tmp_path / "public"))
     (directory / "manifest.json").unlink()
-    edit(directory, lambda c: c.pop("eagle_config"))
+    edit_config(directory, lambda c: c.pop("eagle_config"))
     with pytest.raises(NotUnderstood, match=r"\[1, 1, 0\]"):
         read_foreign(directory, target.path, fingerprint=fingerprint_of(target))
 
@@ -137,7 +125,7 @@ def test_what_is_not_understood_is_named(
 ) -> None:
     method, change, said = REFUSED[what]
     directory = public(exports, method, tmp_path)
-    edit(directory, change)
+    edit_config(directory, change)
     with pytest.raises(ValueError, match=said):
         read_foreign(directory, target.path, fingerprint=fingerprint_of(target))
 
