@@ -21,9 +21,15 @@ def kill_group(number: int, frame: object) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
+def told_of_its_parents_end(number: signal.Signals) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
 def as_usual() -> None:
     for number in PASSED_ON:
         signal.signal(number, signal.SIG_DFL)
+    told_of_its_parents_end(signal.SIGKILL)
 
 
 if __name__ == "__main__":
@@ -31,8 +37,7 @@ if __name__ == "__main__":
     for number in PASSED_ON:
         signal.signal(number, signal.SIG_IGN)  # they go to the group: the command decides what to do with them
     signal.signal(signal.SIGUSR1, kill_group)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
+    told_of_its_parents_end(signal.SIGUSR1)
     if os.getppid() != parent:
         sys.exit("the process that started this one is gone")
     code = subprocess.Popen(command, preexec_fn=as_usual).wait()
