@@ -123,7 +123,7 @@ CONFIDENCE = "confidence_head.proj.weight"
 DAMAGED: dict[str, tuple[str, Damage, str, str]] = {
     "missing head": ("eagle3", without("lm_head.weight"), "tensors", "lm_head.weight"),
     "absolute d2t": ("eagle3", changed("d2t", lambda t: t + torch.arange(len(t))), "vocabulary", "ids themselves"),
-    "d2t off by one": ("eagle3", changed("d2t", lambda t: t + 1), "vocabulary", "d2t leads to"),
+    "d2t off by one": ("eagle3", changed("d2t", lambda t: t - 1), "vocabulary", "d2t leads to"),
     "ids of the draft unsorted": ("eagle3", changed("d2t", lambda t: t.flip(0)), "vocabulary", "increasing ids"),
     "draft vocabulary forgotten": ("eagle3", config(lambda c: c.update(draft_vocab_size=None)), "vocabulary", "None"),
     "prefix of a wrapper": ("dflash", tensors(prefixed), "tensors", "draft_model.fc.weight"),
