@@ -11,7 +11,7 @@ SMOKE_STORE ?= build/smoke
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 YAML := $(wildcard configs/*.yaml flows/*.yaml)
 
-.PHONY: help setup setup-dev quickstart test test-sglang check check-yaml format smoke kill-stages kill-capture lock clean
+.PHONY: help setup setup-dev quickstart test sglang-env test-sglang check check-yaml format smoke kill-stages kill-capture lock clean
 
 help: ## This list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1\t/' | expand -t 16
@@ -28,9 +28,13 @@ quickstart: setup ## A real model, from prompts to a measured speed-up
 test: setup-dev ## Tests, in two processes; pass arguments with ARGS="..."
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-test-sglang: setup-dev ## Tests against a real SGLang server; SPECFLOW_SGLANG_PYTHON names the python of its environment
-	@test -x "$${SPECFLOW_SGLANG_PYTHON:-}" || { echo "set SPECFLOW_SGLANG_PYTHON to the python of an environment with SGLang"; exit 2; }
-	$(ONE_THREAD) $(BIN)/python -m pytest tests/sglang $(ARGS)
+sglang-env: ## Environment with SGLang on the CPU in .sglang-env, where ../shared has what makes one
+	@.ci/sglang env
+
+test-sglang: setup-dev ## Tests against a real SGLang server: SPECFLOW_SGLANG_PYTHON, else what `make sglang-env` made
+	@.ci/sglang check
+	$(ONE_THREAD) SPECFLOW_SGLANG_PYTHON="$${SPECFLOW_SGLANG_PYTHON:-$(CURDIR)/.sglang-env/bin/python}" \
+		$(BIN)/python -m pytest tests/sglang $(ARGS)
 
 check: setup-dev ## Lint, formatting, types, import layers, every shipped YAML
 	$(BIN)/ruff check .

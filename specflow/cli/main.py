@@ -14,10 +14,12 @@ from specflow.cli import (
     features,
     files,
     flows,
+    import_drafter,
     inspect,
     kernels,
     lint,
     measure,
+    monitor,
     serve,
     stages,
 )
@@ -54,7 +56,9 @@ advise.register(app)
 inspect.register(app)
 features.register(app)
 kernels.register(app)
+import_drafter.register(app)
 lint.register(app)
 serve.register(app)
 measure.register(app)
+monitor.register(app)
 stages.register(app)

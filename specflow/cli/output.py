@@ -26,6 +26,12 @@ def print_json(data: Any) -> None:
     sys.stdout.write("\n")
 
 
+def print_json_line(data: Any) -> None:
+    """The same on one line, seen at once by whoever reads along."""
+    sys.stdout.write(json.dumps(_finite(data), ensure_ascii=False, default=str) + "\n")
+    sys.stdout.flush()
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,6 +17,7 @@ from specflow.cli import options
 from specflow.cli.lint import print_report
 from specflow.cli.locating import locate
 from specflow.cli.output import console
+from specflow.cli.urls import server_root
 from specflow.cli.work import bad_input
 from specflow.stages.contract import StageError
 
@@ -42,6 +43,17 @@ Python = Annotated[
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 Port = Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="Dtype of the server; none: the draft's.")]
+Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="static|cap-accept|compact",
+        help="How much of a block is verified: all, as much as confidence allows, or as much as pays (DSpark).",
+    ),
+]
+Variables = Annotated[
+    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Variable of the server; may be repeated.")
+]
 Log = Annotated[Path | None, typer.Option("--log", metavar="FILE", help="File for the server's log.")]
 StartTimeout = Annotated[
     float, typer.Option("--start-timeout", metavar="SECONDS", min=0.1, help="Seconds that it may take to start.")
@@ -61,6 +73,8 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 30000,
     dtype: Dtype = None,
+    mode: Mode = "static",
+    env: Variables = None,
     log: Log = None,
     start_timeout: StartTimeout = 1200.0,
     print_only: Print = False,
@@ -84,24 +98,37 @@ def serve(
     if place is None:
         raise bad_input("--target", "which target?", "the directory of the model that the drafter was trained for")
     try:
-        serving = plan_serving(found.path, place, dtype=dtype, further=tuple(flags or ()))
+        serving = plan_serving(
+            found.path, place, dtype=dtype, further=tuple(flags or ()), mode=mode, environment=_variables(env or ())
+        )
     except (ValueError, OSError) as error:
         raise bad_input(
             draft, "cannot be served", "a draft of ours, or of a known architecture", found=str(error)
         ) from error
     address = {"--host": host, "--port": str(port)}
     if print_only:
-        typer.echo(" ".join([launch_command({**serving.flags, **address}), *serving.further]))
+        command = launch_command({**serving.flags, **address}, environment=serving.environment)
+        typer.echo(" ".join([command, *serving.further]))
         return
+    for note in serving.notes:
+        console(stderr=True).print(note, style="yellow", markup=False, soft_wrap=True)
     if not no_lint:
         _lint(found.path, place, found.input_path("drafter"))
     if url is not None:
-        show_settings(serving, url)
+        show_settings(serving, server_root(url, "--url"))
         return
     if python is None:
         raise bad_input("--python", "no environment with SGLang", "the python of one, as /opt/sglang/bin/python")
     with tempfile.TemporaryDirectory(prefix="specflow-serve-") as folder, _ended_by_sigterm():
         _run(serving, python, log=log or Path(folder) / "sglang.log", host=host, port=port, timeout=start_timeout)
+
+
+def _variables(given: Sequence[str]) -> dict[str, str]:
+    """Raises ``InputErrors`` for words that are none."""
+    pairs = [word.partition("=") for word in given]
+    if wrong := [word for word, (name, sign, _) in zip(given, pairs, strict=True) if not (name and sign)]:
+        raise bad_input("--env", "no variable", "NAME=VALUE", found=", ".join(wrong))
+    return {name: value for name, _, value in pairs}
 
 
 def _lint(draft: Path, target: Path, drafter: Path | None) -> None:
@@ -135,7 +162,14 @@ def _run(serving: Serving, python: Path, *, log: Path, host: str, port: int, tim
 
     arguments = serving.arguments
     process = SglangProcess(
-        python.absolute(), arguments, log=log, start_timeout=timeout, host=host, port=port, on_wait=follow
+        python.absolute(),
+        arguments,
+        log=log,
+        start_timeout=timeout,
+        host=host,
+        port=port,
+        on_wait=follow,
+        environment=serving.environment,
     )
     try:
         with process:

@@ -65,10 +65,10 @@ class TrainParams(Section):
         description="A drafter to start from: its directory, or the beginning of its artifact's key. Tensors are taken "
         "by name; what it lacks starts as `initialise` says.",
     )
-    init_take: Literal["weights", "state"] = Field(
+    init_take: Literal["weights", "state", "whole"] = Field(
         default="weights",
         description="`state`: training goes on where that drafter's stopped, optimiser and step included, up to "
-        "`steps`; it needs a drafter made with `keep_state`.",
+        "`steps`; it needs a drafter made with `keep_state`. `whole`: that drafter as it is, nothing is trained.",
     )
     keep_state: bool = Field(
         default=False, description="Keep the training state in the artifact, about three times the drafter's size."

@@ -15,4 +15,13 @@ class ExportParams(Section):
     engine: Literal["sglang-0.5.23"] = Field(
         default="sglang-0.5.23", description="Layout and version it is linted for."
     )
+    yarn_factor: float | None = Field(
+        default=None,
+        gt=1,
+        description="Stretch the drafter's positions by YaRN, for a target that is served with the same factor; none: "
+        "as it was trained.",
+    )
+    also: tuple[Literal["speculators"], ...] = Field(
+        default=(), description="Further layouts beside `draft/`: `speculators`, which vLLM reads (EAGLE-3)."
+    )
     dtype: Literal["bfloat16", "float32"] = Field(default="bfloat16", description="Dtype of the exported tensors.")

@@ -30,7 +30,7 @@ DRAFT_FLAGS = frozenset(
 """What the drafter's manifest decides, and what would make the target another one."""
 
 
-def _root_url(url: str | None) -> str | None:
+def root_url(url: str | None) -> str | None:
     """``http://host:port/v1/`` is ``http://host:port``: SGLang's own interface is at the root."""
     if url is None:
         return None
@@ -77,7 +77,7 @@ def _without(flags: tuple[str, ...], ours: Callable[[str], bool]) -> tuple[str, 
 class SglangServer(Section):
     """A server: `url` of one that runs, or `python` to start one for the stage."""
 
-    url: Annotated[str | None, AfterValidator(_root_url)] = Field(
+    url: Annotated[str | None, AfterValidator(root_url)] = Field(
         default=None, description="Address of a running server.", json_schema_extra=NOT_IN_KEY
     )
     python: Annotated[Path | None, AfterValidator(_interpreter)] = Field(

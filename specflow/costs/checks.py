@@ -9,6 +9,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from specflow.costs.cells import Cell
+from specflow.costs.tables import AdditiveTable, RowTable
 
 QUIET = 0.1
 """Largest noise of a cell, as a share of its median, in half of the cells."""
@@ -16,6 +17,10 @@ ABOVE_NOISE = 5.0
 """The spread of a table over its noise; less, and the scheduler would act on chance."""
 FALL = 0.1
 """Largest fall of the cost with more rows, as a share, beyond the noise."""
+
+
+FLAT = 0.02
+"""Least spread of costs with which a scheduler has anything to decide."""
 
 
 class CostError(ValueError):
@@ -37,6 +42,13 @@ def spread_of(cells: Sequence[Cell]) -> float:
     return max(found) / min(found) - 1.0
 
 
+def table_spread(table: RowTable | AdditiveTable) -> float:
+    """How much dearer most rows are than fewest, as a share; the same number of requests."""
+    requests = table.requests[0] if isinstance(table, AdditiveTable) else 1
+    few, most = (float(table.seconds(requests, rows)) for rows in (table.rows[0], table.rows[-1]))
+    return most / few - 1.0
+
+
 def check_cells(cells: Sequence[Cell]) -> None:
     """Raises ``CostError`` with everything that is wrong."""
     problems = []
@@ -48,7 +60,7 @@ def check_cells(cells: Sequence[Cell]) -> None:
             f"the median of a cell is uncertain by {noise:.0%} (half of the cells by more): expected at most "
             f"{QUIET:.0%}; measure while nothing else runs, or with more samples"
         )
-    if spread <= ABOVE_NOISE * noise or spread < 0.02:
+    if spread <= ABOVE_NOISE * noise or spread < FLAT:
         problems.append(
             f"the dearest pass costs {spread:.1%} more than the cheapest, at a noise of {noise:.1%}: a flat table, "
             "with which a scheduler verifies everything; measure more rows or requests"

@@ -17,6 +17,7 @@ CONSEQUENCES = {
     "training, and few proposals are accepted",
     "extras": "convolution or selector are built otherwise than they were trained, or not at all: few proposals are "
     "accepted",
+    "convolution": "the engine stops while it builds the convolutions",
     "codebooks": "the selector reads rows of other tokens, or its kernel does not start: proposals are noise, or the "
     "first request fails",
     "features": "the drafter's map of the target's layers has another width or order than the engine captures: it "
@@ -41,6 +42,9 @@ CONSEQUENCES = {
     "shapes": "the engine stops while loading this tensor",
     "values": "the draft computes something else than the trained drafter, or NaN: few proposals or none are accepted",
     "as-exported": "the file is no longer the one that was checked and measured; what it proposes is unknown",
+    "temperatures": "the server refuses the file and does not start, or survival is scaled by another drafter's "
+    "temperatures and the wrong positions are verified",
+    "costs": "the scheduler takes every row for free and verifies everything: nothing is saved, and nothing says so",
     "target": "the draft was trained on another model's hidden states: it starts, and accepts few proposals or none",
 }
 

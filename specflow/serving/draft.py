@@ -83,6 +83,8 @@ class Draft:
     """Ids of the target's tokens by name; none: not checked."""
     fingerprint: Mapping[str, str] = FINGERPRINT_UNKNOWN
     """Hashes of the target's files."""
+    directory: Path | None = None
+    """Where it was read from."""
 
     @property
     def ours(self) -> bool:
@@ -120,6 +122,7 @@ def read_draft(
 ) -> Draft:
     """Read ``config.json`` and the tensors of a directory. Raises ``ValueError`` where they cannot be read."""
     return Draft(
+        directory=directory,
         config=read_json(directory / CONFIG),
         tensors=read_tensors(directory),
         trained=trained,

@@ -68,15 +68,19 @@ def manifest_of(place: Path) -> dict[str, Any]:
     method = method_of(config)
     layout = get_layout(method)
     geometry = layout.geometry_of(layout.as_read(config, {})[0])
-    if "block_size" not in geometry:
+    if "steps" in geometry:
+        rows, proposals, from_anchor = int(geometry["steps"]) + 1, int(geometry["steps"]), True
+    elif "block_size" in geometry:
+        rows, from_anchor = int(geometry["block_size"]), bool(geometry.get("sample_from_anchor", False))
+        proposals = rows if from_anchor else rows - 1
+    else:
         raise ValueError(
             f"{place}: a draft of {method} does not say how many tokens it proposes, and has no {MANIFEST}"
         )
-    rows, from_anchor = int(geometry["block_size"]), bool(geometry.get("sample_from_anchor", False))
     return {
         "method": method,
         "block_size": rows,
-        "num_proposals": rows if from_anchor else rows - 1,
+        "num_proposals": proposals,
         "sample_from_anchor": from_anchor,
         "dtype": config.get("dtype") or config.get("torch_dtype") or USUAL_DTYPE,
     }

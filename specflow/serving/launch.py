@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from specflow.serving.layouts.registry import get_layout
+from specflow.serving.schedule_files import SECTION
 
 TARGET = "<target>"
 DRAFT = "draft"
+MODE_VARIABLE = "SGLANG_RAGGED_VERIFY_MODE"
+STATIC, CAP_ACCEPT, COMPACT = MODES = ("static", "cap-accept", "compact")
 
 Manifest = Mapping[str, Any]
 
@@ -40,18 +44,61 @@ def launch_arguments(flags: Mapping[str, str]) -> list[str]:
     return [word for flag, value in flags.items() for word in (flag, value) if word]
 
 
-def launch_command(flags: Mapping[str, str]) -> str:
-    """The flags as one shell command; a flag with an empty value is a switch."""
+def launch_command(flags: Mapping[str, str], *, environment: Mapping[str, str] | None = None) -> str:
+    """The flags as one shell command, its variables before it; a flag with an empty value is a switch."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in (environment or {}).items()]
     quoted = [w if w == TARGET else shlex.quote(w) for w in launch_arguments(flags)]
-    return " ".join(["python", "-m", "sglang.launch_server", *quoted])
+    return " ".join([*variables, "python", "-m", "sglang.launch_server", *quoted])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """How much of a block is verified: the engine's variables, and the files that it then reads."""
+
+    flags: Mapping[str, str]
+    environment: Mapping[str, str]
+
+
+def offered_modes(manifest: Manifest) -> list[str]:
+    """Modes of verification that this drafter can be served in."""
+    if not (manifest.get("geometry") or {}).get("confidence"):
+        return [STATIC]
+    return [mode for mode in MODES if mode != COMPACT or "costs" in (manifest.get(SECTION) or {})]
+
+
+def scheduling(manifest: Manifest, *, mode: str, draft_path: str = DRAFT) -> Scheduling:
+    """``static``: every proposal is verified. ``cap-accept``: as many as confidence allows are accepted. ``compact``:
+    as many as pay at the measured costs are verified.
+
+    Raises ``ValueError`` where the drafter has no confidence, or the costs are missing: with none the engine takes
+    rows for free and verifies everything.
+    """
+    if mode == STATIC:
+        return Scheduling(flags={}, environment={})
+    offered = offered_modes(manifest)
+    if mode not in offered:
+        why = "it has no costs (flow `release`)" if len(offered) > 1 else "it has no confidence, as DSpark's have"
+        raise ValueError(f"mode {mode!r}: expected one of {offered} for this drafter: {why}")
+    files = manifest.get(SECTION) or {}
+    flags = {}
+    if "temperatures" in files:
+        flags["--speculative-dspark-confidence-sts-path"] = f"{draft_path}/{files['temperatures']['file']}"
+    if mode == COMPACT:
+        flags["--speculative-dspark-sps-table-path"] = f"{draft_path}/{files['costs']['file']}"
+    return Scheduling(flags=flags, environment={MODE_VARIABLE: mode})
 
 
 def launch_record(manifest: Manifest, *, engine: str, dtype: str) -> dict[str, Any]:
     """Content of ``launch.json``. Paths are relative to the export; the target's is left to the user."""
     flags = launch_flags(manifest, dtype=dtype)
+    modes = {mode: scheduling(manifest, mode=mode) for mode in offered_modes(manifest) if mode != STATIC}
     return {
         "engine": engine,
         "flags": flags,
         "command": launch_command(flags),
+        "scheduled": {
+            mode: launch_command({**flags, **found.flags}, environment=found.environment)
+            for mode, found in modes.items()
+        },
         "paths": f"{DRAFT!r} is relative to this file; replace {TARGET} by the target's directory or hub id",
     }

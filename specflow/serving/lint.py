@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from specflow.features.contract import FINGERPRINT_FIELDS
+from specflow.serving import schedule_files
 from specflow.serving.consequences import consequence
-from specflow.serving.draft import Draft, Finding, NotKnown, Rule, tensor_hash
+from specflow.serving.draft import Draft, Finding, NotKnown, Rule, Unknown, tensor_hash
 from specflow.serving.layouts.registry import ENGINES, get_layout, layout_names, method_of
 
 HASHES = "tensors"
@@ -60,12 +61,10 @@ def lint(draft: Draft, *, engine: str) -> Report:
     rules: dict[str, Rule] = {**layout.RULES, **COMMON}
     findings: list[Finding] = []
     not_judged: dict[str, str] = {}
-    if not draft.ours:
-        try:
-            config, read = layout.as_read(draft.config, draft.tensors)
-            draft = replace(draft, config=config, tensors=read)
-        except (KeyError, TypeError, ValueError) as error:
-            findings.append(Finding(check="config-keys", where="config.json", found=f"{error!r}", expected="the key"))
+    try:
+        draft = of_engine(draft)
+    except (KeyError, TypeError, ValueError) as error:
+        findings.append(Finding(check="config-keys", where="config.json", found=f"{error!r}", expected="the key"))
     for name, rule in rules.items():
         try:
             for finding in rule(draft):
@@ -86,6 +85,15 @@ def lint(draft: Draft, *, engine: str) -> Report:
         tensors=tensors,
         not_judged=not_judged,
     )
+
+
+def of_engine(draft: Draft) -> Draft:
+    """The draft as an engine reads it; ours say everything already. Raises what a layout's ``as_read`` does."""
+    if draft.ours:
+        return draft
+    known = {} if isinstance(draft.target, Unknown) else {"num_target_layers": draft.target["num_hidden_layers"]}
+    config, tensors = get_layout(method_of(draft.config)).as_read({**known, **draft.config}, draft.tensors)
+    return replace(draft, config=config, tensors=tensors)
 
 
 def as_exported(draft: Draft) -> Iterator[Finding]:
@@ -114,5 +122,10 @@ def same_target(draft: Draft) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-COMMON: dict[str, Rule] = {"as-exported": as_exported, "target": same_target}
+COMMON: dict[str, Rule] = {
+    "as-exported": as_exported,
+    "target": same_target,
+    "temperatures": schedule_files.temperatures,
+    "costs": schedule_files.costs,
+}
 """Rules of every method."""

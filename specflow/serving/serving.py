@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from specflow.drafters.files import drafter_directory
 from specflow.serving.draft_directory import manifest_of
-from specflow.serving.launch import launch_arguments, launch_flags
+from specflow.serving.launch import COMPACT, MODE_VARIABLE, STATIC, launch_arguments, launch_flags, scheduling
+from specflow.serving.schedule_files import SECTION
 from specflow.serving.settings import Setting, effective_settings, expected_settings
 from specflow.targets.retrying import Retrying
 from specflow.targets.sglang.client import SglangClient
@@ -28,6 +29,10 @@ class Serving:
     """The user's own."""
     expected: Mapping[str, str]
     """Settings that the server must state."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the server's own, beside those of this process."""
+    notes: tuple[str, ...] = ()
+    """What to know before."""
 
     @property
     def arguments(self) -> list[str]:
@@ -35,18 +40,50 @@ class Serving:
         return [*launch_arguments(self.flags), *self.further]
 
 
-def plan_serving(draft: Path, target: Path, *, dtype: str | None = None, further: Sequence[str] = ()) -> Serving:
+def plan_serving(
+    draft: Path,
+    target: Path,
+    *,
+    dtype: str | None = None,
+    further: Sequence[str] = (),
+    mode: str = STATIC,
+    environment: Mapping[str, str] | None = None,
+) -> Serving:
     """For a draft directory or the artifact that holds one; ``dtype``: of the server, none: the draft's.
 
+    ``mode``: how much of a block is verified (``launch.scheduling``); ``environment``: further variables.
+
     Raises ``ValueError`` where there is no manifest and the config does not suffice, and for flags that the manifest
-    decides.
+    decides, and for a mode that the drafter cannot be served in.
     """
     place = drafter_directory(draft).resolve()
     manifest = manifest_of(place)
     stated = dtype or str(manifest["dtype"])
     flags = launch_flags(manifest, target_path=str(target.resolve()), draft_path=str(place), dtype=stated)
+    scheduled = scheduling(manifest, mode=mode, draft_path=str(place))
+    flags |= scheduled.flags
     check_further(flags, further)
-    return Serving(flags=flags, further=tuple(further), expected=expected_settings(flags, manifest))
+    twice = sorted({*(environment or {})} & {MODE_VARIABLE})
+    if twice:
+        raise ValueError(f"expected the mode by --mode, found the variable {twice[0]}")
+    return Serving(
+        flags=flags,
+        further=tuple(further),
+        expected=expected_settings(flags, manifest),
+        environment={**(environment or {}), **scheduled.environment},
+        notes=tuple(_notes(manifest, mode)),
+    )
+
+
+def _notes(manifest: Mapping[str, Any], mode: str) -> Iterator[str]:
+    if mode == COMPACT:
+        conditions = manifest[SECTION]["costs"].get("conditions") or {}
+        engine = (conditions.get("engine") or {}).get("name", "an unknown")
+        if engine != "sglang":
+            yield (
+                f"the costs were measured with the {engine} engine: what is verified is chosen by its costs, not by "
+                "this server's; its own are measured with sglang.benchmark.dspark_sps_profiler"
+            )
 
 
 def plan_baseline(target: Path, *, dtype: str, further: Sequence[str] = ()) -> Serving:

@@ -12,7 +12,13 @@ from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, 
 
 NAME = "export"
 KIND = "export"
-INPUTS: Mapping[str, Arity] = {"target": Arity.ONE, "drafter": Arity.ONE}
+INPUTS: Mapping[str, Arity] = {
+    "target": Arity.ONE,
+    "drafter": Arity.ONE,
+    "calibration": Arity.OPTIONAL,
+    "costs": Arity.OPTIONAL,
+    "benchmark": Arity.OPTIONAL,
+}
 
 
 def check(params: ExportParams) -> Iterable[Problem]:
@@ -28,34 +34,49 @@ def estimate(params: ExportParams) -> Estimate:
 
 
 def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
-    """Payload: ``draft/``, ``launch.json``, ``lint.json``.
+    """Payload: ``draft/``, ``launch.json``, ``lint.json``, and a directory for each further layout.
 
     ``draft/`` is what is copied to a server; it holds the feature contract and the manifest too, by which it can be
-    linted and served anywhere. Raises ``StageError`` where the
-    drafter is not this target's, or listing every lint finding; nothing is exported then.
+    linted and served anywhere, the temperatures and costs of a scheduler where there are any, and a model card.
+    Raises ``StageError`` where the drafter is not this target's, or listing every lint finding; nothing is exported
+    then.
     """
     from safetensors.torch import load_file
 
     from specflow.drafters.loading import read_manifest
     from specflow.features.comparison import Use
     from specflow.serving.draft import MANIFEST, read_draft
+    from specflow.serving.draft_directory import text_config
     from specflow.serving.launch import launch_record
-    from specflow.serving.layouts.common import write_layout
+    from specflow.serving.layouts.common import stretched, write_layout
+    from specflow.serving.layouts.further import further_layout
     from specflow.serving.layouts.registry import get_layout
     from specflow.serving.lint import HASHES, lint
+    from specflow.serving.model_card import CARD, model_card
+    from specflow.serving.schedule_files import SECTION
     from specflow.stages.fitting import EXPORTED_CONTRACT, RETRAIN, drafter_side, require_fit, target_side
 
     target, drafter = inputs.one("target"), inputs.one("drafter")
     require_fit(Use.DRAFTS_FOR, drafter_side(drafter), target_side(target), context, remedy=RETRAIN)
     geometry, manifest = _json(drafter.file("drafter/config.json")), _json(drafter.file("drafter/manifest.json"))
-    target_config = _json(target.file("config.json"))
+    target_config = text_config(target.path)
     trained = load_file(str(drafter.file("drafter/model.safetensors")))
     draft = context.output / "draft"
     try:
+        if params.yarn_factor is not None:
+            own_positions = int(target_config["max_position_embeddings"])
+            geometry = stretched(geometry, positions=own_positions, factor=params.yarn_factor)
+            target_config["max_position_embeddings"] = geometry["max_position_embeddings"]
+            manifest["stretched"] = params.yarn_factor
         layout = get_layout(str(manifest.get("method")))
         config = layout.layout_config(geometry, manifest, target_config, dtype=params.dtype)
         write_layout(draft, config, layout.export_tensors(trained, dtype=params.dtype))
-        launch = launch_record(manifest, engine=params.engine, dtype=params.dtype)
+        manifest[SECTION] = _schedule(inputs, draft, manifest)
+        launch = launch_record({**manifest, "geometry": geometry}, engine=params.engine, dtype=params.dtype)
+        for name in params.also:
+            further_layout(name).write(
+                context.output / name, geometry, manifest, target_config, trained, dtype=params.dtype
+            )
     except (KeyError, ValueError) as error:
         raise StageError(f"drafter {drafter.key[:12]} cannot be exported for {params.engine}: {error}") from error
     loaded = read_draft(
@@ -80,11 +101,38 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     _write(context.output / "launch.json", launch)
     own = {"engine": params.engine, "dtype": params.dtype, "drafter_key": drafter.key, "geometry": geometry}
     hashes = {name: entry["sha256"] for name, entry in report.tensors.items()}
-    _write(draft / MANIFEST, {**manifest, **own, HASHES: hashes})
+    whole = {**manifest, **own, HASHES: hashes}
+    _write(draft / MANIFEST, whole)
+    card = model_card(
+        drafter.item or drafter.key[:12], whole, launch, measured=_measured(inputs), checks=len(report.checks)
+    )
+    (draft / CARD).write_text(card, encoding="utf-8")
     context.log(f"{len(report.tensors)} tensors in {params.dtype}, {len(report.checks)} checks passed")
     context.log(f"serve it with: {launch['command']}")
     size = (draft / "model.safetensors").stat().st_size
     return {"tensors": len(report.tensors), "bytes": size, "lint_checks": len(report.checks), "dtype": params.dtype}
+
+
+def _schedule(inputs: Inputs, draft: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Temperatures and costs, where there are any; a drafter without confidence has none."""
+    from specflow.serving.schedule_files import conditions_of, copy_schedule
+
+    calibration, costs = inputs.optional("calibration"), inputs.optional("costs")
+    temperatures = calibration.path / "sts.json" if calibration else None
+    if temperatures is None or not temperatures.exists():
+        return {}
+    return copy_schedule(
+        draft,
+        num_proposals=int(manifest["num_proposals"]),
+        temperatures=temperatures,
+        costs=costs.file("sps_additive.json") if costs else None,
+        conditions=conditions_of(costs.file("costs.json")) if costs else {},
+    )
+
+
+def _measured(inputs: Inputs) -> dict[str, Any] | None:
+    benchmark = inputs.optional("benchmark")
+    return _json(benchmark.file("result.json")) if benchmark else None
 
 
 def _token_ids(path: Path) -> dict[str, int]:

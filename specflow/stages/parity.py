@@ -160,9 +160,10 @@ def _decode(
     from specflow.decoding.speculative import decode_speculative
     from specflow.drafters.loading import load_drafter
     from specflow.serving.verification.answers import Answer, histogram
-    from specflow.serving.verification.parity import export_as_drafter
+    from specflow.serving.verification.parity import as_stretched, export_as_drafter
 
-    draft, trained = inputs.one("export").file("draft"), inputs.one("drafter").file("drafter")
+    draft = inputs.one("export").file("draft")
+    trained = as_stretched(draft, inputs.one("drafter").file("drafter"), context.scratch / "stretched")
     proposer = load_drafter(export_as_drafter(draft, trained, context.scratch / "cast", cast_only=True), target)
     plain, embedded = answers["plain"], answers["embedded"]
     with context.progress("the embedded engine", total=2 * len(requests), unit="prompts") as progress:

@@ -74,7 +74,10 @@ def run(inputs: Inputs, params: DrafterParams, context: Context) -> Metrics:
     import torch
 
     from specflow.stages.machine import resolved_threads
+    from specflow.stages.whole_drafter import take_whole
 
+    if params.train.init_take == "whole":
+        return take_whole(inputs, params, context)
     before = torch.get_num_threads()
     threads = resolved_threads(context.scratch, params.train.threads)
     torch.set_num_threads(threads)

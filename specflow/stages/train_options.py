@@ -23,8 +23,8 @@ def check_options(train: TrainParams) -> Iterable[Problem]:
             hint=f"pip install {name}",
         )
     if train.init_from is None:
-        if train.init_take == "state":
-            yield Problem(where="train.init_take", found="state", expected="train.init_from, whose state is taken")
+        if train.init_take != "weights":
+            yield Problem(where="train.init_take", found=train.init_take, expected="train.init_from, which is taken")
     elif train.init_take == "state":
         if not state_files(Path(train.init_from)):
             yield Problem(
@@ -35,7 +35,8 @@ def check_options(train: TrainParams) -> Iterable[Problem]:
     else:
         directory = drafter_directory(Path(train.init_from))
         lacking = [] if weight_files(directory) else ["*.safetensors"]
-        lacking += [] if (directory / "config.json").is_file() else ["config.json"]
+        needed = ["config.json", *(["manifest.json"] if train.init_take == "whole" else [])]
+        lacking += [name for name in needed if not (directory / name).is_file()]
         if lacking:
             yield Problem(
                 where="train.init_from",
@@ -51,7 +52,8 @@ def warm_start_files(train: TrainParams) -> list[Path]:
     if train.init_take == "state":
         return state_files(Path(train.init_from))
     directory = drafter_directory(Path(train.init_from))
-    return [directory / "config.json", *weight_files(directory)]
+    told = [directory / "manifest.json"] if train.init_take == "whole" else []
+    return [directory / "config.json", *weight_files(directory), *told]
 
 
 STATE = "state"

@@ -112,7 +112,7 @@ def _stored(inputs: Inputs, params: VerifyParams, context: Context, target: Any)
         )
     documents = [_only_layers(d, stored, manifest.layer_ids) for d in documents]
     anchors = list(blocks.anchors_of(documents, per_document=params.anchors_per_document))
-    trained_path = drafter / "drafter"
+    trained_path = parity.as_stretched(draft, drafter / "drafter", context.scratch / "stretched")
     trained, cast, exported = (
         load_drafter(path, target, precision="fp32")
         for path in (
@@ -123,7 +123,7 @@ def _stored(inputs: Inputs, params: VerifyParams, context: Context, target: Any)
     )
     dtype = json.loads((draft / "config.json").read_text(encoding="utf-8"))["dtype"]
     checks.append(parity.check_export(anchors, trained=trained, cast=cast, exported=exported, dtype=dtype))
-    network = load_network(drafter)
+    network = load_network(trained_path)
     checks.append(
         parity.check_train_serve(anchors, method=manifest.method, network=network, proposer=trained, embed=target.embed)
     )

@@ -26,7 +26,7 @@ from tests.stages.pipeline_helpers import FakeContext, inputs, tiny_target
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60.0
 PROGRAM = """#!{python}
-import http.server, json, subprocess, sys, time
+import http.server, json, os, subprocess, sys, time
 words = sys.argv[3:]
 given = dict(zip(words[::2], words[1::2]))
 print("child", subprocess.Popen(["sleep", "1000"]).pid, flush=True)
@@ -35,6 +35,7 @@ if "--fail" in given:
     sys.exit(3)
 if "--hang" in given:
     time.sleep(1000)
+print("mode", os.environ.get("SGLANG_RAGGED_VERIFY_MODE"), os.environ.get("EXTRA"), flush=True)
 info = {{name[2:].replace("-", "_"): value for name, value in given.items()}}
 info["speculative_num_draft_tokens"] = int(given.get("--told", info["speculative_num_draft_tokens"]))
 
@@ -132,6 +133,28 @@ def test_the_command_alone(root: Path) -> None:
         "--speculative-draft-model-path", place, "--speculative-num-draft-tokens", "4", "--dtype", "float32",
         "--host", "127.0.0.1", "--port", "30000", "--tp-size", "8",
     ]  # fmt: skip
+
+
+def test_kill_leaves_nothing_either(started: subprocess.Popen[str], tmp_path: Path) -> None:
+    """Nothing of ours runs any more that could end the server: the kernel must."""
+    until_ready(started)
+    child = child_of(tmp_path / "log")
+    server = psutil.Process(child).ppid()
+    started.kill()
+    started.wait(timeout=SECONDS)
+    wait_until_gone(child, server)
+
+
+def test_variables_reach_the_server(root: Path, tmp_path: Path) -> None:
+    done = specflow(*arguments(root, tmp_path / "log", "--env EXTRA=a=b -- --told 16"))
+    assert done.exit_code == 1
+    assert "mode None a=b" in (tmp_path / "log").read_text()
+    printed = specflow("serve", root / "export", "--target", root / "target", "--print", "--env", "EXTRA=a b")
+    assert printed.stdout.startswith("EXTRA='a b' python -m sglang.launch_server ")
+    for words, said in ((("--env", "EXTRA"), "NAME=VALUE"), (("--mode", "compact"), "no confidence")):
+        refused = specflow("serve", root / "export", "--target", root / "target", "--print", *words)
+        assert refused.exit_code == 2
+        assert said in refused.stderr
 
 
 def test_a_start_that_fails_leaves_nothing(root: Path, tmp_path: Path) -> None:

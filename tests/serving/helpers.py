@@ -77,3 +77,55 @@ def random_drafter(root: Path, target: Artifact, *, contract: FeatureContract | 
 
 def changed(values: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     return {**values, **changes}
+
+
+def drafter_of(root: Path, target: Artifact, method: str, *, seed: int = 3, **changes: Any) -> Artifact:
+    """An untrained drafter of any method, every weight of it random."""
+    import json
+
+    from specflow.config.methods import method_params
+    from specflow.drafters.registry import Facts, get_method
+    from tests.serving.trained import SECTIONS
+
+    config = json.loads((target.path / "config.json").read_text())
+    module = get_method(method)
+    draft_ids = tuple(i for i in range(int(config["vocab_size"])) if i % 7)
+    kind = method_params()[method]
+    own_head = {"draft_vocab_size": len(draft_ids)} if "draft_vocab_size" in kind.model_fields else {}
+    params = kind.model_validate({"method": method, **SECTIONS[method], **own_head, **changes})
+    needs = module.needs(params)
+    ids = draft_ids if needs.draft_vocab_size is not None else None
+    facts = Facts(config=config, layer_ids=LAYERS, mask_token_id=MASK_ID, draft_ids=ids)
+    torch.manual_seed(seed)
+    network = module.new_network(params, facts)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            noise = 0.1 * torch.randn_like(parameter)
+            parameter.copy_(1.0 + noise if parameter.ndim == 1 else noise)
+    layout = module.layout(network)
+    manifest = Manifest(
+        method=method,
+        block_size=layout.block_size,
+        num_proposals=layout.num_proposals,
+        sample_from_anchor=layout.sample_from_anchor,
+        layer_ids=LAYERS,
+        mask_token="<|unused|>" if needs.mask_token else None,
+        mask_token_id=MASK_ID if needs.mask_token else None,
+        feature_contract=FeatureContract.for_target(
+            fingerprint_of(target), layer_ids=LAYERS, hidden_size=int(config["hidden_size"]), precision="fp32"
+        ),
+        target_fingerprint=fingerprint_of(target),
+    )
+    save_drafter(root / "drafter", network, manifest)
+    return replace(artifact("drafter", root), item=method)
+
+
+def export_of(root: Path, target: Artifact, drafter: Artifact, *others: Artifact, **params: Any) -> Artifact:
+    """The exported drafter, at ``root``."""
+    from specflow.config.export import ExportParams
+    from specflow.stages import export
+
+    context = FakeContext(root / "run")
+    export.run(inputs(target, drafter, *others), ExportParams(**params), context)
+    context.output.rename(root / "export")
+    return artifact("export", root / "export")

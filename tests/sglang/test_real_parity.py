@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specflow.config.parity import ParityParams
+from specflow.serving.monitor import read
 from specflow.stages import parity
 from specflow.stages.contract import StageError
 from tests.cli.support import document, specflow
@@ -52,7 +53,8 @@ def served(made: Trained, sglang_python: Path, tmp_path: Path) -> Iterator[list[
     command = [
         sys.executable, "-m", "specflow", "serve", str(made.export.path), "--target", str(made.target.path),
         "--python", str(sglang_python), "--port", port, "--log", str(folder / "sglang.log"),
-        "--start-timeout", str(START_SECONDS), "--", *CPU_FLAGS, *DRAFT_FLAGS[made.drafter.item or ""],
+        "--start-timeout", str(START_SECONDS), "--", "--enable-metrics", *CPU_FLAGS,
+        *DRAFT_FLAGS[made.drafter.item or ""],
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}", "PYTHONUNBUFFERED": "1"}
     with (folder / "err").open("w") as err:
@@ -96,7 +98,9 @@ def test_lint_serve_and_parity(made: Trained, served: list[str], tmp_path: Path)
     assert f"speculative_num_draft_tokens: {manifest['num_proposals'] + 1}" in served
     context = FakeContext(tmp_path)
     given = inputs(made.target, made.drafter, made.export, made.tokens)
+    before = read(served[-1])
     metrics = parity.run(given, section(url=served[-1]), context)
+    found = read(served[-1], since=before)
     record = json.loads((context.output / "parity.json").read_text())
     checks = {c["name"]: c for c in record["checks"]}
     assert checks["greedy"]["numbers"]["differing_prompts"] == 0
@@ -106,6 +110,12 @@ def test_lint_serve_and_parity(made: Trained, served: list[str], tmp_path: Path)
     assert counts["differing_prompts"] == 0
     assert metrics["working"]["accept_length"] > 1.3
     assert record["engine"]["version"] == "0.5.23"
+    answers = [json.loads(line) for line in (context.scratch / "served.jsonl").read_text().splitlines()]
+    tokens, rounds = sum(len(a["tokens"]) for a in answers), sum(sum(a["accepted"]) for a in answers)
+    assert found.window is not None
+    assert (found.window.requests, found.window.tokens, found.rounds) == (len(answers), tokens, rounds)
+    assert found.tau == pytest.approx((tokens - len(answers)) / rounds)
+    assert found.gauges["draft_tokens"] == manifest["num_proposals"] + 1
 
 
 def test_a_draft_that_lost_a_tensor_serves_rightly_and_is_refused_with_the_cause(

@@ -37,8 +37,8 @@ def run(made: tuple[Artifact, Artifact], root: Path, dtype: Literal["bfloat16", 
 def test_payload(made: tuple[Artifact, Artifact], tmp_path: Path) -> None:
     context = run(made, tmp_path / "run", "bfloat16")
     assert sorted(tree(context.output)) == [
-        "draft/config.json", "draft/feature_contract.json", "draft/manifest.json", "draft/model.safetensors",
-        "launch.json", "lint.json",
+        "draft/README.md", "draft/config.json", "draft/feature_contract.json", "draft/manifest.json",
+        "draft/model.safetensors", "launch.json", "lint.json",
     ]  # fmt: skip
     config = json.loads((context.output / "draft/config.json").read_text())
     assert config["architectures"] == ["DFlashDraftModel"]

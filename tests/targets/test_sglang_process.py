@@ -117,5 +117,15 @@ def test_it_ends_with_a_process_that_is_killed(python: Path, tmp_path: Path) -> 
     server = int(parent.stdout.readline())
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    wait_until_gone(server)
-    os.kill(child_of(log), signal.SIGKILL)  # SGLang's own children end with their parent; this program's do not
+    wait_until_gone(server, child_of(log))
+
+
+def test_nothing_outlives_the_process_beside_it(python: Path, tmp_path: Path) -> None:
+    with started(python, tmp_path) as server:
+        child = child_of(server.log)
+        below = psutil.Process(child).ppid()
+        beside = psutil.Process(below).ppid()
+        os.kill(beside, signal.SIGKILL)
+        wait_until_gone(beside, below)
+        assert "signal 9" in str(server.died())
+    wait_until_gone(child)

@@ -47,6 +47,18 @@ def rope_keys(rope: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def stretched(geometry: Mapping[str, Any], *, positions: int, factor: float) -> dict[str, Any]:
+    """The geometry with its rotary positions stretched by YaRN, for a target that is served with the same factor.
+
+    ``positions``: of the target, without the factor. Raises ``ValueError`` where they are scaled already.
+    """
+    rope = rope_of(geometry)
+    if rope["rope_type"] != "default":
+        raise ValueError(f"expected plain rotary positions to stretch by YaRN, found {rope['rope_type']!r} already")
+    scaled = {**rope, "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": positions}
+    return {**geometry, "rope_parameters": scaled, "max_position_embeddings": int(positions * factor)}
+
+
 def backbone_keys(geometry: Mapping[str, Any], target: Mapping[str, Any], *, dtype: str) -> dict[str, Any]:
     """What ``config.json`` says of decoder layers that borrow the target's embedding and head.
 

@@ -102,6 +102,18 @@ def _codebooks(draft: Draft) -> Iterator[Finding]:
             )
 
 
+def _convolution(draft: Draft) -> Iterator[Finding]:
+    """The engine cuts the hidden size into whole groups."""
+    method, hidden = draft.config["dflash_config"], int(draft.config["hidden_size"])
+    taps, group = (int(method.get(key) or 0) for key in ("conv_kernel_size", "conv_group_size"))
+    if bool(taps) != bool(group):
+        where, expected = "dflash_config.conv_kernel_size", "taps and groups both, or neither"
+        yield Finding(check="convolution", where=where, found=f"{taps} taps, groups of {group}", expected=expected)
+    if group and hidden % group:
+        where, expected = "dflash_config.conv_group_size", f"a number that divides {hidden}, the hidden size"
+        yield Finding(check="convolution", where=where, found=repr(group), expected=expected)
+
+
 RULES = {
     **dflash.RULES,
     "config-keys": lint_rules.config_keys(
@@ -110,6 +122,7 @@ RULES = {
     "constants": lint_rules.constants(_constants),
     "extras": _extras,
     "codebooks": _codebooks,
+    "convolution": _convolution,
     "tensors": lint_rules.names(layout_shapes),
     "shapes": lint_rules.shapes(layout_shapes),
 }

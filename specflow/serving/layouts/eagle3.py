@@ -47,6 +47,9 @@ METHOD_KEYS = frozenset(
 FIRST_LAYER_ONE = frozenset({"deepseek_v2", "deepseek_v3", "glm4_moe_lite"})
 """Targets for which the engine takes explicit ids as ours only if the first of them is 1."""
 INTEGERS = frozenset({"d2t", "t2d"})
+USUAL_STEPS = 3
+"""Of the engine, for most targets, where nobody says how many."""
+USUAL_EPSILON = 1e-6
 
 
 def layout_config(
@@ -154,8 +157,46 @@ def as_read(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[d
         own = next((new + short.removeprefix(old) for old, new in RENAMED.items() if short.startswith(old)), short)
         if not own.startswith("embed_tokens"):
             found[own] = tensor
-    defaults = {"fc_norm": bool(config.get("use_aux_norm")), "norm_output": False, "bias": False}
-    return {**defaults, **config}, found
+    if "d2t" in found and "t2d" not in found and config.get("vocab_size"):  # the engine does not read it
+        found["t2d"] = _mask_of(found["d2t"], int(config["vocab_size"]))
+    method: dict[str, Any] = {
+        "use_aux_hidden_state": True,
+        "norm_before_fc": bool(config.get("norm_before_fc")),
+        "num_speculative_steps": USUAL_STEPS,
+    }
+    method |= {key: value for key, value in (config.get("eagle_config") or {}).items() if value is not None}
+    if "eagle_aux_hidden_state_layer_ids" not in method:
+        method["eagle_aux_hidden_state_layer_ids"] = default_layer_ids(config.get("num_target_layers"))
+    ids = method["eagle_aux_hidden_state_layer_ids"]
+    defaults = {
+        "fc_norm": bool(config.get("use_aux_norm")),
+        "norm_output": False,
+        "bias": False,
+        "head_dim": config["hidden_size"] // config["num_attention_heads"],
+        "num_key_value_heads": config["num_attention_heads"],
+        "rms_norm_eps": USUAL_EPSILON,
+        "num_aux_hidden_states": len(ids),
+    }
+    stated = {key: value for key, value in config.items() if value is not None or key == "draft_vocab_size"}
+    return {**defaults, **stated, "eagle_config": method}, found
+
+
+def default_layer_ids(num_target_layers: int | None) -> list[int]:
+    """The layers whose outputs the engine captures where the config names none; few targets have others."""
+    if num_target_layers is None:
+        raise ValueError(
+            "expected eagle_config.eagle_aux_hidden_state_layer_ids, or a target that is known; found none"
+        )
+    return [1, num_target_layers // 2 - 1, num_target_layers - 4]
+
+
+def _mask_of(offsets: Tensor, vocab_size: int) -> Tensor:
+    import torch
+
+    ids = offsets.long() + torch.arange(offsets.numel())
+    mask = torch.zeros(vocab_size, dtype=torch.bool)
+    mask[ids[(ids >= 0) & (ids < vocab_size)]] = True
+    return mask
 
 
 def launch_flags(manifest: Mapping[str, Any]) -> dict[str, str]:

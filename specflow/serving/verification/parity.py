@@ -53,6 +53,18 @@ def export_as_drafter(draft: Path, drafter: Path, directory: Path, *, cast_only:
     return directory
 
 
+def as_stretched(draft: Path, drafter: Path, directory: Path) -> Path:
+    """The trained drafter with the positions of its export: itself, unless ``export.yarn_factor`` stretched them."""
+    stated = json.loads((draft / "manifest.json").read_text(encoding="utf-8"))
+    if not stated.get("stretched"):
+        return drafter
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("model.safetensors", "manifest.json"):
+        (directory / name).write_bytes((drafter / name).read_bytes())
+    (directory / "config.json").write_text(json.dumps(stated["geometry"]), encoding="utf-8")
+    return directory
+
+
 def check_export(
     anchors: Sequence[Anchor], *, trained: Inspectable, cast: Inspectable, exported: Inspectable, dtype: str
 ) -> Check:

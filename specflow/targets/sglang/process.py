@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -30,8 +30,8 @@ class SglangProcess:
 
     ``arguments`` follow ``python -m sglang.launch_server``, without host and port (none: a free one). The server runs
     in the directory of its log, so that no module of the current directory takes the place of one of SGLang's.
-    ``on_wait`` is called now and then until it is ready. Raises :class:`ServerError` with the end of the log if it does
-    not start.
+    ``environment``: variables of the server, beside those of this process. ``on_wait`` is called now and then until it
+    is ready. Raises :class:`ServerError` with the end of the log if it does not start.
     """
 
     def __init__(
@@ -44,8 +44,10 @@ class SglangProcess:
         host: str = LOCAL,
         port: int | None = None,
         on_wait: Callable[[], None] = lambda: None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log, self._timeout, self._on_wait = log, start_timeout, on_wait
+        self._environment = environment or {}
         port = port or _free_port()
         # A server that listens everywhere also listens here.
         self.url = f"http://{LOCAL if host in EVERYWHERE else host}:{port}"
@@ -59,6 +61,7 @@ class SglangProcess:
             self._process = subprocess.Popen(
                 [*starter, *self.command],
                 cwd=self.log.parent,
+                env={**os.environ, **self._environment},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
