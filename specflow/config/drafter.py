@@ -158,6 +158,10 @@ class DrafterParams(Section):
     )
     train: TrainParams = Field(default=TrainParams(), description="How it is trained.")
 
+    def layers_of(self, captured: tuple[int, ...]) -> tuple[int, ...]:
+        """The layers that it reads, where ``captured`` are there."""
+        return self.layer_ids or captured
+
     def about_parameters(self, *, hidden_size: int, features: int) -> int | None:
         """Roughly how many weights are trained for a target of this size; none: not known before it is here."""
         return None
