@@ -152,6 +152,9 @@ class DrafterParams(Section):
     proposes_trees: ClassVar[bool] = False
     """Whether the method's proposers expand trees (``specflow.drafters.base.Expands``)."""
 
+    serves_trees: ClassVar[bool] = False
+    """Whether a serving engine drafts trees with it, too."""
+
     method: str = Field(description="What kind of drafter this is.")
     layer_ids: Annotated[tuple[int, ...] | None, AfterValidator(increasing)] = Field(
         default=None, description="Target layers read by the drafter; none: all that were captured."

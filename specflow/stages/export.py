@@ -42,6 +42,7 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     from specflow.serving.launch import launch_record
     from specflow.serving.layouts.common import write_layout
     from specflow.serving.layouts.registry import get_layout
+    from specflow.serving.layouts.state_drafters import TREE
     from specflow.serving.lint import HASHES, lint
     from specflow.stages.fitting import EXPORTED_CONTRACT, RETRAIN, drafter_side, require_fit, target_side
 
@@ -51,11 +52,14 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     target_config = _json(target.file("config.json"))
     trained = load_file(str(drafter.file("drafter/model.safetensors")))
     draft = context.output / "draft"
+    own = {"engine": params.engine, "dtype": params.dtype, "drafter_key": drafter.key, "geometry": geometry}
+    if params.tree is not None and (params.tree_drafters is None or context.item in params.tree_drafters):
+        own[TREE] = params.tree.model_dump()
     try:
         layout = get_layout(str(manifest.get("method")))
         config = layout.layout_config(geometry, manifest, target_config, dtype=params.dtype)
         write_layout(draft, config, layout.export_tensors(trained, dtype=params.dtype))
-        launch = launch_record(manifest, engine=params.engine, dtype=params.dtype)
+        launch = launch_record({**manifest, **own}, engine=params.engine, dtype=params.dtype)
     except (KeyError, ValueError) as error:
         raise StageError(f"drafter {drafter.key[:12]} cannot be exported for {params.engine}: {error}") from error
     loaded = read_draft(
@@ -78,7 +82,6 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     read_manifest(drafter.path).feature_contract.write(context.output / EXPORTED_CONTRACT)
     _write(context.output / "lint.json", report.as_json())
     _write(context.output / "launch.json", launch)
-    own = {"engine": params.engine, "dtype": params.dtype, "drafter_key": drafter.key, "geometry": geometry}
     hashes = {name: entry["sha256"] for name, entry in report.tensors.items()}
     _write(draft / MANIFEST, {**manifest, **own, HASHES: hashes})
     context.log(f"{len(report.tensors)} tensors in {params.dtype}, {len(report.checks)} checks passed")

@@ -36,8 +36,10 @@ class EagleGeometry:
         check_heads(num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
         if self.steps < 1 or self.num_layers < 1:
             raise ValueError(f"steps {self.steps}, num_layers {self.num_layers}: expected at least 1 of each")
-        if self.draft_vocab_size is not None and not 1 <= self.draft_vocab_size <= self.vocab_size:
-            raise ValueError(f"draft_vocab_size {self.draft_vocab_size}: expected 1 to {self.vocab_size}")
+        if self.draft_vocab_size is not None and not 1 <= self.draft_vocab_size < self.vocab_size:
+            raise ValueError(
+                f"draft_vocab_size {self.draft_vocab_size}: expected 1 to {self.vocab_size - 1}; leave it out for all"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "rope_parameters": dict(self.rope_parameters)}

@@ -24,6 +24,7 @@ class Params(DrafterParams):
     """EAGLE: one token after the other, each from a prediction of the target's next hidden state."""
 
     proposes_trees: ClassVar[bool] = True
+    serves_trees: ClassVar[bool] = True
 
     method: Literal["eagle"] = Field(description="What kind of drafter this is.")
     layer_ids: Annotated[tuple[int, ...] | None, AfterValidator(_no_layers)] = Field(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specflow.drafters.base import Inspectable
+from specflow.serving.draft import read_tensors
 from specflow.serving.layouts.registry import get_layout
 from specflow.serving.verification.blocks import Anchor, decoding_hidden, rounds_of, training_hidden
 from specflow.serving.verification.check import Check
@@ -46,7 +47,7 @@ def export_as_drafter(draft: Path, drafter: Path, directory: Path, *, cast_only:
         tensors = layout.export_tensors(load_file(str(drafter / "model.safetensors")), dtype=config["dtype"])
     else:
         geometry = layout.geometry_of(config)
-        tensors = load_file(str(draft / "model.safetensors"))
+        tensors = read_tensors(draft)
     (directory / "config.json").write_text(json.dumps(geometry), encoding="utf-8")
     save_file(layout.drafter_tensors(tensors), str(directory / "model.safetensors"))
     (directory / "manifest.json").write_bytes((drafter / "manifest.json").read_bytes())
