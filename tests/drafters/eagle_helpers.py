@@ -36,7 +36,8 @@ def geometry(**changes: object) -> EagleGeometry:
 
 
 def network(seed: int = 0, *, limited: bool = False, **changes: object) -> EagleNetwork:
-    """Random weights, norms and bias included, wide enough that all inputs matter. ``limited``: ``DRAFT_IDS`` only."""
+    """Random weights, norms and bias included, wide enough that all inputs matter; not so wide that states, which no norm
+    bounds, grow from step to step. ``limited``: ``DRAFT_IDS`` only."""
     torch.manual_seed(seed)
     size = {"draft_vocab_size": len(DRAFT_IDS)} if limited else {}
     net = EagleNetwork(geometry(**{**size, **changes}), draft_ids=torch.tensor(DRAFT_IDS) if limited else None)
@@ -45,7 +46,7 @@ def network(seed: int = 0, *, limited: bool = False, **changes: object) -> Eagle
             if parameter.ndim == 1:
                 parameter.copy_(1.0 + 0.2 * torch.randn_like(parameter))
             else:
-                parameter.copy_(torch.randn_like(parameter) * (1.2 / parameter.shape[1] ** 0.5))
+                parameter.copy_(torch.randn_like(parameter) * (0.7 / parameter.shape[1] ** 0.5))
         net.fc.bias.sub_(1.0)
     return net
 
