@@ -36,8 +36,10 @@ def geometry(**changes: object) -> EagleGeometry:
 
 
 def network(seed: int = 0, *, limited: bool = False, **changes: object) -> EagleNetwork:
-    """Random weights, norms and bias included, wide enough that all inputs matter; not so wide that states, which no norm
-    bounds, grow from step to step. ``limited``: ``DRAFT_IDS`` only."""
+    """Random weights, norms and bias included, wide enough that all inputs matter.
+
+    Not so wide that states, which no norm bounds, grow from step to step. ``limited``: ``DRAFT_IDS`` only.
+    """
     torch.manual_seed(seed)
     size = {"draft_vocab_size": len(DRAFT_IDS)} if limited else {}
     net = EagleNetwork(geometry(**{**size, **changes}), draft_ids=torch.tensor(DRAFT_IDS) if limited else None)

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specflow.config.parity import ParityParams
+from specflow.config.tree import TreeParams
 from specflow.stages import parity
 from specflow.stages.contract import StageError
 from tests.cli.support import document, specflow
@@ -32,15 +33,20 @@ DRAFT_FLAGS = {
     "dflash": NO_FLASH,
     "dflash2": NO_FLASH,
     "dspark": NO_FLASH,
+    "eagle": ("--disable-overlap-schedule",),
     "eagle3": ("--disable-overlap-schedule",),
 }
 """What a method needs on a CPU beside the flags of every server there."""
+TREE = TreeParams(steps=3, topk=2, num_draft_tokens=7)
+TREES = {f"{method}+tree": method for method in ("eagle", "eagle3")}
+"""Methods that are served with trees, too."""
 
 
-@pytest.fixture(scope="module", params=sorted(SECTIONS))
+@pytest.fixture(scope="module", params=sorted([*SECTIONS, *TREES]))
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     torch.set_num_threads(1)
-    return make_trained(tmp_path_factory.mktemp(request.param), request.param)
+    method, tree = TREES.get(request.param, request.param), TREE if request.param in TREES else None
+    return make_trained(tmp_path_factory.mktemp(request.param), method, tree=tree)
 
 
 @pytest.fixture
@@ -93,7 +99,9 @@ def test_lint_serve_and_parity(made: Trained, served: list[str], tmp_path: Path)
     linted = document(specflow("lint", made.export.path, "--target", made.target.path, "--json"))
     assert linted["findings"] == []
     manifest = json.loads(made.export.file("draft/manifest.json").read_text())
-    assert f"speculative_num_draft_tokens: {manifest['num_proposals'] + 1}" in served
+    tree = manifest.get("tree")
+    rows = tree["num_draft_tokens"] if tree else manifest["num_proposals"] + 1
+    assert f"speculative_num_draft_tokens: {rows}" in served
     context = FakeContext(tmp_path)
     given = inputs(made.target, made.drafter, made.export, made.tokens)
     metrics = parity.run(given, section(url=served[-1]), context)
@@ -106,12 +114,15 @@ def test_lint_serve_and_parity(made: Trained, served: list[str], tmp_path: Path)
     assert counts["differing_prompts"] == 0
     assert metrics["working"]["accept_length"] > 1.3
     assert record["engine"]["version"] == "0.5.23"
+    assert record["tree"] == tree
 
 
 def test_a_draft_that_lost_a_tensor_serves_rightly_and_is_refused_with_the_cause(
     made: Trained, sglang_python: Path, tmp_path: Path
 ) -> None:
     """SGLang starts, answers every prompt as the target would, and says nothing."""
+    if "tree" in json.loads(made.export.file("draft/manifest.json").read_text()):
+        pytest.skip("the same draft as without trees")
     broken = replace(made.export, path=Path(shutil.copytree(made.export.path, tmp_path / "export")))
     place = broken.file("draft") / "model.safetensors"
     tensors = load_file(str(place))
