@@ -6,7 +6,7 @@ decoding may begin. Legend: N starts, L depths, P predicted tokens, D draft voca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -113,7 +113,7 @@ class Eagle3Learner(Learner):
 
     def _choose(self, hidden: Tensor) -> Tensor:
         g, network = self.network.geometry, self.network
-        head = network.lm_head if network.has_own_head else self._ends.head
+        head: Callable[[Tensor], Tensor] = network.lm_head if network.has_own_head else self._ends.head
         width = g.draft_vocab_size or g.vocab_size
         return best_tokens(hidden, head, width=width, ids_D=network.draft_ids_D)
 
