@@ -43,14 +43,14 @@ class Trained:
     export: Artifact
 
 
-def make_trained(root: Path, method: str, *, dtype: Any = "float32", tree: Any = None) -> Trained:
-    """Everything up to the export, under ``root``; with ``tree``, it is served with trees."""
+def make_trained(root: Path, method: str, *, dtype: Any = "float32", tree: Any = None, **changes: Any) -> Trained:
+    """Everything up to the export, under ``root``; ``tree``: it is served with trees; ``changes``: of the section."""
     target = tiny_target(root)
     loaded = Target.load(target.path, precision="fp32", threads=1)
     tokens = tokens_artifact(root / "tokens", _twice(greedy_documents(loaded, shared=2, other=4, answer=ANSWER)))
     captured = FakeContext(root / "capture")
     capture.run(inputs(target, tokens), CaptureParams(layer_ids=LAYERS, precision="fp32", threads=1), captured)
-    section = {"method": method, **SECTIONS[method], "train": TRAIN}
+    section = {"method": method, **SECTIONS[method], "train": TRAIN, **changes}
     trained = FakeContext(root / "train")
     params = method_params()[method].model_validate(section)
     train.run(inputs(target, artifact("features", captured.output)), params, trained)

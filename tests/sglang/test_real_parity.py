@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -38,15 +39,20 @@ DRAFT_FLAGS = {
 }
 """What a method needs on a CPU beside the flags of every server there."""
 TREE = TreeParams(steps=3, topk=2, num_draft_tokens=7)
-TREES = {f"{method}+tree": method for method in ("eagle", "eagle3")}
-"""Methods that are served with trees, too."""
+TREES: dict[str, dict[str, Any]] = {
+    "eagle+tree": {"method": "eagle", "draft_vocab_size": 280},
+    "eagle3+tree": {"method": "eagle3", "draft_vocab_size": 280},
+}
+"""Methods that are served with trees, too, here with drafters that cannot propose every token."""
 
 
 @pytest.fixture(scope="module", params=sorted([*SECTIONS, *TREES]))
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     torch.set_num_threads(1)
-    method, tree = TREES.get(request.param, request.param), TREE if request.param in TREES else None
-    return make_trained(tmp_path_factory.mktemp(request.param), method, tree=tree)
+    root = tmp_path_factory.mktemp(request.param)
+    if request.param in TREES:
+        return make_trained(root, tree=TREE, **TREES[request.param])
+    return make_trained(root, request.param)
 
 
 @pytest.fixture
