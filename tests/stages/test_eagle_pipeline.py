@@ -92,9 +92,9 @@ def test_export_and_verify(made: dict[str, Artifact], tmp_path: Path, dtype: Any
     given = inputs(
         made["target"], made["drafter"], artifact("export", context.output), made["features"], made["tokens"]
     )
-    lossless = LosslessParams(enabled=True, samples=60, temperatures=(1.0,), alphabet=6, answer_tokens=2)
+    lossless = LosslessParams(enabled=True, samples=50, temperatures=(1.0,), alphabet=6, answer_tokens=2)
     params = VerifyParams(
-        max_new_tokens=12, documents=3, anchors_per_document=12, batch_size=8, threads=1, precision="fp32",
+        max_new_tokens=12, documents=3, anchors_per_document=12, batch_size=24, threads=1, precision="fp32",
         near_tie=0.0, tree=tree, lossless=lossless,
     )  # fmt: skip
     verify.run(given, params, checked)

@@ -145,15 +145,6 @@ def test_the_stage_trains_without_captured_layers(tmp_path: Path, data: tuple[Pa
     assert metrics["tau_heldout"] >= 1.0
 
 
-def test_two_ranks_train_what_one_trains(tmp_path: Path, data: tuple[Path, Path]) -> None:
-    both, alone = (
-        load_file(run(tmp_path / name, *data, params(None, steps=4, **options))[1].output / "drafter/model.safetensors")
-        for name, options in (("both", {"ranks": 2}), ("alone", {"documents_per_pass": 1}))
-    )
-    assert both.keys() == alone.keys()
-    assert all(torch.equal(both[name], alone[name]) for name in both)
-
-
 def test_layers_are_not_asked_for() -> None:
     with pytest.raises(ValueError, match="layers for a drafter that reads none"):
         Params(method="eagle", layer_ids=(1, 2))
