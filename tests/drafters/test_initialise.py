@@ -135,3 +135,6 @@ def test_eagle_reads_the_normed_state_as_the_target_layer_reads_its_own(tiny: Pa
             for name in ("k_proj", "v_proj", "q_proj"):
                 expected = getattr(theirs.self_attn, name)(normed)
                 torch.testing.assert_close(getattr(ours.self_attn, name)(found), expected, atol=1e-4, rtol=1e-4)
+            assert not ours.self_attn.o_proj.weight.any()
+            assert torch.equal(ours.mlp.up_proj.weight, theirs.mlp.up_proj.weight)
+            assert torch.equal(ours.after_attention(state, torch.randn(7, ours.self_attn.o_proj.in_features)), state)

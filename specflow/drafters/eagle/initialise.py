@@ -1,4 +1,4 @@
-"""Start a drafter from its target: what the target's last layers do to a hidden state is a good first guess."""
+"""Start a drafter from its target: what the target's last layers read of a hidden state is a good first guess."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ def initialise_anew(network: EagleNetwork, *, seed: int) -> None:
 
 
 def initialise_from_target(network: EagleNetwork, target: TargetWeights, *, seed: int) -> str | None:
-    """Copy the target's last layers into the draft layers; returns why not, if that is impossible.
+    """Copy what the target's last layers read; returns why not, if that is impossible.
 
     ``fc`` passes the hidden state through. It is normalised already, with the final norm's scale instead of the
-    layer's own, and the first draft layer has no norm: its query, key and value absorb the ratio.
+    layer's own, and the first draft layer has no norm: its query, key and value absorb the ratio. What layers add to
+    their residual stream has the scale of the target's stream, which the normalised state has lost: copied, it would
+    drown the state, so it begins at zero and the next state is guessed to be this one.
     """
     initialise_anew(network, seed=seed)
     reason = why_not_copied(network.geometry, target)
@@ -50,5 +52,7 @@ def _copy_layer(layer: Layer, target: TargetWeights, source: str, *, ratio: torc
     for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"):
         weight = target.get(f"{source}{name}.weight").float()
         layer.get_submodule(name).get_parameter("weight").copy_(weight if ratio is None else weight * ratio)
-    for name in ("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"):
+    layer.self_attn.o_proj.weight.zero_()
+    layer.mlp.down_proj.weight.zero_()
+    for name in ("mlp.gate_proj", "mlp.up_proj"):
         layer.get_submodule(name).get_parameter("weight").copy_(target.get(f"{source}{name}.weight").float())
