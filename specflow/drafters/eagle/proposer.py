@@ -19,7 +19,7 @@ from specflow.drafters.state_proposer import StateProposer
 
 
 class EagleProposer(StateProposer):
-    layer_ids = ()
+    layer_ids: tuple[int, ...] = ()
 
     def __init__(
         self,
