@@ -44,8 +44,14 @@ def inconsistencies(config: Config) -> Iterator[Inconsistency]:
 
 def _trees(config: Config) -> Iterator[Inconsistency]:
     """Trees of drafters that are not there, or whose method proposes chains only."""
-    able = [name for name, drafter in config.drafters.items() if drafter.proposes_trees]
-    for name, section in (("verify", config.verify), ("bench", config.bench)):
+    proposing = [name for name, drafter in config.drafters.items() if drafter.proposes_trees]
+    served = [name for name in proposing if config.drafters[name].serves_trees]
+    sections = (
+        ("export", config.export, served),
+        ("verify", config.verify, proposing),
+        ("bench", config.bench, proposing),
+    )
+    for name, section, able in sections:
         asked = section.tree_drafters
         unknown = [drafter for drafter in asked or () if drafter not in config.drafters]
         if unknown:
@@ -59,7 +65,9 @@ def _trees(config: Config) -> Iterator[Inconsistency]:
             expected = f"only {', '.join(able)} in {name}.tree_drafters" if able else f"no {name}.tree: chains"
             yield (
                 (name, "tree" if asked is None else "tree_drafters"),
-                "drafters whose method proposes no trees",
+                "drafters that an engine serves with chains only"
+                if name == "export"
+                else "drafters whose method proposes no trees",
                 ", ".join(unable),
                 expected,
             )

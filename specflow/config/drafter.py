@@ -152,11 +152,18 @@ class DrafterParams(Section):
     proposes_trees: ClassVar[bool] = False
     """Whether the method's proposers expand trees (``specflow.drafters.base.Expands``)."""
 
+    serves_trees: ClassVar[bool] = False
+    """Whether a serving engine drafts trees with it, too."""
+
     method: str = Field(description="What kind of drafter this is.")
     layer_ids: Annotated[tuple[int, ...] | None, AfterValidator(increasing)] = Field(
         default=None, description="Target layers read by the drafter; none: all that were captured."
     )
     train: TrainParams = Field(default=TrainParams(), description="How it is trained.")
+
+    def layers_of(self, captured: tuple[int, ...]) -> tuple[int, ...]:
+        """The layers that it reads, where ``captured`` are there."""
+        return self.layer_ids or captured
 
     def about_parameters(self, *, hidden_size: int, features: int) -> int | None:
         """Roughly how many weights are trained for a target of this size; none: not known before it is here."""

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from specflow.config.base import Section
+from specflow.config.tree import TreeParams
 
 
 class ExportParams(Section):
@@ -25,3 +26,9 @@ class ExportParams(Section):
         default=(), description="Further layouts beside `draft/`: `speculators`, which vLLM reads (EAGLE-3)."
     )
     dtype: Literal["bfloat16", "float32"] = Field(default="bfloat16", description="Dtype of the exported tensors.")
+    tree: TreeParams | None = Field(
+        default=None, description="Serve with trees of proposals: the launch flags ask for them; none: chains."
+    )
+    tree_drafters: tuple[str, ...] | None = Field(
+        default=None, description="Drafters that are served with trees, by name; none: all, and each must be able to."
+    )

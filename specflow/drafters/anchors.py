@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def _raw_stream(*key: int | str, count: int) -> np.ndarray:
+def raw_stream(*key: int | str, count: int) -> np.ndarray:
     """``count`` uint64 from Philox keyed by a hash of ``key``. Raw output is fixed by the algorithm's definition,
     unlike ``Generator`` methods, which may change between numpy releases."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
@@ -28,12 +28,12 @@ def sample_anchors(supervised_T: Tensor, count: int, *, seed: int, epoch: int, d
     legal = legal_anchors(supervised_T)
     if legal.numel() <= count:
         return legal
-    order = np.argsort(_raw_stream("anchors", seed, epoch, document, count=legal.numel()), kind="stable")
+    order = np.argsort(raw_stream("anchors", seed, epoch, document, count=legal.numel()), kind="stable")
     chosen = torch.from_numpy(order[:count].copy())
     return legal[chosen].sort().values
 
 
 def document_order(count: int, *, seed: int, epoch: int) -> list[int]:
     """A permutation of ``range(count)`` for one epoch."""
-    order: list[int] = np.argsort(_raw_stream("order", seed, epoch, count=count), kind="stable").tolist()
+    order: list[int] = np.argsort(raw_stream("order", seed, epoch, count=count), kind="stable").tolist()
     return order

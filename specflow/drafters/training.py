@@ -108,6 +108,10 @@ class Text(Protocol):
     def supervised_T(self) -> Tensor: ...
     @property
     def features_TKH(self) -> Tensor: ...
+    @property
+    def last_hidden_TH(self) -> Tensor | None:
+        """Where the method needs them."""
+        ...
 
 
 class Walk(Protocol):

@@ -7,12 +7,15 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CONFIG, WEIGHTS, MANIFEST = "config.json", "model.safetensors", "manifest.json"
+TOKEN_MAP = "hot_tokens.pt"
+"""The target's tokens that EAGLE can propose: a list of ids, which a server is told to read; read as a tensor here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +139,7 @@ def read_draft(
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:
-    """The tensors of every ``.safetensors`` file; public drafters may have several."""
+    """The tensors of every ``.safetensors`` file, of which public drafters may have several, and of a token map."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -149,7 +152,18 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
             tensors |= load_file(str(path))
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path}: expected a whole safetensors file, found: {error}") from error
+    if (directory / TOKEN_MAP).exists():
+        tensors[TOKEN_MAP] = _token_map(directory / TOKEN_MAP)
     return tensors
+
+
+def _token_map(path: Path) -> Tensor:
+    import torch
+
+    try:
+        return torch.as_tensor(torch.load(path, weights_only=True), dtype=torch.int64)
+    except (OSError, RuntimeError, TypeError, ValueError, UnpicklingError) as error:
+        raise ValueError(f"{path}: expected a list of token ids, found: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,15 +9,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from specflow.serving.layouts.registry import get_layout
+from specflow.serving.layouts.state_drafters import TREE
 from specflow.serving.schedule_files import SECTION
 
 TARGET = "<target>"
 DRAFT = "draft"
 MODE_VARIABLE = "SGLANG_RAGGED_VERIFY_MODE"
 STATIC, CAP_ACCEPT, COMPACT = MODES = ("static", "cap-accept", "compact")
+TOPK = "--speculative-eagle-topk"
+TOKEN_MAP = "--speculative-token-map"
+"""A file in the draft's directory, by its name there."""
 
 Manifest = Mapping[str, Any]
 
@@ -27,9 +32,15 @@ def launch_flags(
 ) -> dict[str, str]:
     """Flags of ``sglang.launch_server`` for this drafter.
 
-    Raises ``ValueError`` for a method without an SGLang algorithm, or a manifest that contradicts itself.
+    Raises ``ValueError`` for a method without an SGLang algorithm, a tree where it drafts none, or a manifest that
+    contradicts itself.
     """
-    speculative = get_layout(str(manifest.get("method"))).launch_flags(manifest)
+    method = str(manifest.get("method"))
+    speculative = get_layout(method).launch_flags(manifest)
+    if manifest.get(TREE) and TOPK not in speculative:
+        raise ValueError(f"a tree: SGLang drafts chains only with {method}; leave the tree out")
+    if TOKEN_MAP in speculative:
+        speculative[TOKEN_MAP] = str(Path(draft_path) / speculative[TOKEN_MAP])
     return {
         "--model-path": target_path,
         "--speculative-algorithm": speculative.pop("--speculative-algorithm"),

@@ -15,6 +15,7 @@ from specflow.targets.sglang.weights import differing_tensor
 
 NUM_DRAFT_TOKENS = "speculative_num_draft_tokens"
 PATHS = ("model_path", "speculative_draft_model_path")
+TOKEN_MAP = "speculative_token_map"
 NOTHING = ("None", "")
 
 
@@ -28,6 +29,8 @@ class Setting:
 
     @property
     def same(self) -> bool:
+        if self.name == TOKEN_MAP:
+            return _same_file(self.expected, self.found)
         return _same_weights(self.expected, self.found) if self.name in PATHS else self.expected == self.found
 
     def __str__(self) -> str:
@@ -40,6 +43,13 @@ def _same_weights(expected: str, found: str) -> bool:
     if found in NOTHING:
         return False
     return not theirs.is_dir() or ours.resolve() == theirs.resolve() or differing_tensor(ours, theirs) is None
+
+
+def _same_file(expected: str, found: str) -> bool:
+    """As ``_same_weights``, for one file."""
+    if found in NOTHING:
+        return False
+    return not Path(found).is_file() or Path(expected).read_bytes() == Path(found).read_bytes()
 
 
 def expected_settings(flags: Mapping[str, str], manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -51,6 +51,7 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     from specflow.serving.layouts.common import stretched, write_layout
     from specflow.serving.layouts.further import further_layout
     from specflow.serving.layouts.registry import get_layout
+    from specflow.serving.layouts.state_drafters import TREE
     from specflow.serving.lint import HASHES, lint
     from specflow.serving.model_card import CARD, model_card
     from specflow.serving.schedule_files import SECTION
@@ -62,6 +63,9 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     target_config = text_config(target.path)
     trained = load_file(str(drafter.file("drafter/model.safetensors")))
     draft = context.output / "draft"
+    own: dict[str, Any] = {"engine": params.engine, "dtype": params.dtype, "drafter_key": drafter.key}
+    if params.tree is not None and (params.tree_drafters is None or context.item in params.tree_drafters):
+        own[TREE] = params.tree.model_dump()
     try:
         if params.yarn_factor is not None:
             own_positions = int(target_config["max_position_embeddings"])
@@ -72,7 +76,8 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
         config = layout.layout_config(geometry, manifest, target_config, dtype=params.dtype)
         write_layout(draft, config, layout.export_tensors(trained, dtype=params.dtype))
         manifest[SECTION] = _schedule(inputs, draft, manifest)
-        launch = launch_record({**manifest, "geometry": geometry}, engine=params.engine, dtype=params.dtype)
+        own["geometry"] = geometry
+        launch = launch_record({**manifest, **own}, engine=params.engine, dtype=params.dtype)
         for name in params.also:
             further_layout(name).write(
                 context.output / name, geometry, manifest, target_config, trained, dtype=params.dtype
@@ -99,7 +104,6 @@ def run(inputs: Inputs, params: ExportParams, context: Context) -> Metrics:
     read_manifest(drafter.path).feature_contract.write(context.output / EXPORTED_CONTRACT)
     _write(context.output / "lint.json", report.as_json())
     _write(context.output / "launch.json", launch)
-    own = {"engine": params.engine, "dtype": params.dtype, "drafter_key": drafter.key, "geometry": geometry}
     hashes = {name: entry["sha256"] for name, entry in report.tensors.items()}
     whole = {**manifest, **own, HASHES: hashes}
     _write(draft / MANIFEST, whole)

@@ -49,8 +49,9 @@ def run(inputs: Inputs, params: ParityParams, context: Context) -> Metrics:
     Prompts are served one at a time, each with a cache key of its own, so that no prefix comes from another request.
     """
     from specflow.data.documents import iterate_documents
-    from specflow.serving.draft_directory import open_draft
+    from specflow.serving.draft_directory import manifest_of, open_draft
     from specflow.serving.layouts.registry import ENGINES
+    from specflow.serving.layouts.state_drafters import TREE
     from specflow.serving.lint import lint
     from specflow.serving.requests import heldout_requests, requests_hash
     from specflow.serving.verification import served as claims
@@ -100,6 +101,7 @@ def run(inputs: Inputs, params: ParityParams, context: Context) -> Metrics:
         "cache_state": "no prefix shared: every prompt has a cache key of its own",
         "sampling": "greedy",
         "max_new_tokens": params.max_new_tokens,
+        "tree": manifest_of(inputs.one("export").file("draft")).get(TREE),
         "dataset": {"sha256": requests_hash(requests), "prompts": len(requests)},
         "lint": [str(finding) for finding in findings],
     }
@@ -155,26 +157,34 @@ def _decode(
     target: Target,
     answers: Mapping[str, Answers],
 ) -> None:
-    """The embedded engine, plain and with the trained drafter in the dtype of the export: what the server must have."""
+    """The embedded engine, plain and with the trained drafter in the dtype of the export: what the server must have.
+
+    With trees where the export is served with trees.
+    """
     from specflow.decoding.plain import decode_plain
     from specflow.decoding.speculative import decode_speculative
+    from specflow.decoding.trees import TreeShape
     from specflow.drafters.loading import load_drafter
+    from specflow.serving.draft_directory import manifest_of
+    from specflow.serving.layouts.state_drafters import TREE
     from specflow.serving.verification.answers import Answer, histogram
     from specflow.serving.verification.parity import as_stretched, export_as_drafter
 
     draft = inputs.one("export").file("draft")
     trained = as_stretched(draft, inputs.one("drafter").file("drafter"), context.scratch / "stretched")
     proposer = load_drafter(export_as_drafter(draft, trained, context.scratch / "cast", cast_only=True), target)
-    plain, embedded = answers["plain"], answers["embedded"]
+    tree = manifest_of(draft).get(TREE)
+    shape = None if tree is None else TreeShape(**tree)
+    plain, embedded, limit = answers["plain"], answers["embedded"], params.max_new_tokens
     with context.progress("the embedded engine", total=2 * len(requests), unit="prompts") as progress:
         progress.advance(len(plain) + len(embedded))
         for index, request in enumerate(requests):
             if index not in plain:
-                found = decode_plain(target, [request.prompt], max_new_tokens=params.max_new_tokens)[0]
+                found = decode_plain(target, [request.prompt], max_new_tokens=limit)[0]
                 plain.add(index, Answer(tokens=tuple(found.tokens), accepted=()))
                 progress.advance()
             if index not in embedded:
-                found = decode_speculative(target, proposer, request.prompt, max_new_tokens=params.max_new_tokens)
+                found = decode_speculative(target, proposer, request.prompt, max_new_tokens=limit, tree=shape)
                 rounds = histogram(r.accepted for r in found.rounds)
                 embedded.add(index, Answer(tokens=tuple(found.tokens), accepted=rounds))
                 progress.advance()

@@ -52,7 +52,7 @@ def prepare(inputs: Inputs, params: DrafterParams, context: Context, *, threads:
     weights, reader = TargetWeights(target.path), FeatureReader(features.path)
     method = get_method(params.method)
     needs = method.needs(params)
-    layer_ids = params.layer_ids or reader.contract.layer_ids
+    layer_ids = params.layers_of(reader.contract.layer_ids)
     columns = [reader.contract.layer_ids.index(i) for i in layer_ids]
     documents = Documents(reader, columns=columns, last_hidden=needs.last_hidden)
     train = reader.indices("train")
@@ -134,7 +134,7 @@ def _check_contract(target: Artifact, features: Artifact, params: DrafterParams,
     again = "Capture the features again from this target: `specflow capture --upstream`"
     require_fit(Use.CAPTURED_FROM, stored, model, context, remedy=again)
     needs = {name: model.values[name] for name in ("hidden_size", "layer_convention", "last_hidden")}
-    needs["layer_ids"] = params.layer_ids or stored.values["layer_ids"]
+    needs["layer_ids"] = params.layers_of(stored.values["layer_ids"])
     drafter = Side(what="drafter", where=f"drafters.{context.item}, method {params.method}", values=needs)
     add = "Add the layers to capture.layer_ids, or leave the drafter's layer_ids out"
     require_fit(Use.READS, stored, drafter, context, remedy=add)

@@ -56,7 +56,7 @@ class Documents:
         self, source: FeatureSource, *, columns: Sequence[int], limit: int = MEMORY_LIMIT, last_hidden: bool = False
     ) -> None:
         self._source, self._last_hidden = source, last_hidden
-        self._columns = torch.tensor(list(columns))
+        self._columns = torch.tensor(list(columns), dtype=torch.int64)  # also of none
         self._kept: dict[int, TrainingDocument] = {}
         self._room = limit
         self.bytes_at_most = limit

@@ -38,7 +38,7 @@ def stated_estimate(node: Node, module: StageModule, config: BaseModel) -> Estim
 def training_memory(params: DrafterParams, config: Config) -> str:
     """What weights, gradients and the optimiser's state will need; empty where sizes are not known."""
     hidden = target_facts(config.target.source).hidden_size
-    features = len(params.layer_ids or config.capture.layer_ids)
+    features = len(params.layers_of(config.capture.layer_ids))
     weights = params.about_parameters(hidden_size=hidden, features=features) if hidden else None
     if weights is None:
         return ""

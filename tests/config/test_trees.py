@@ -67,6 +67,16 @@ def test_methods_that_propose_chains_only(tmp_path: Path, monkeypatch: pytest.Mo
     load_config(path, parse_overrides(["bench.tree=null", "verify.tree_drafters=[]"]))
 
 
+def test_trees_that_an_engine_does_not_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DFlash proposes trees here; SGLang serves it with chains."""
+    path = write(tmp_path, VALID + "export:\n  tree: {steps: 3, topk: 2, num_draft_tokens: 8}\n")
+    (problem,) = problems(path)
+    assert (problem.path, problem.message) == ("export.tree", "drafters that an engine serves with chains only")
+    assert problem.expected == "no export.tree: chains"
+    monkeypatch.setattr(Params, "serves_trees", True)
+    assert load_config(path).config.export.tree == TreeParams(steps=3, topk=2, num_draft_tokens=8)
+
+
 def test_the_switch_of_a_section_is_a_flag_with_its_name() -> None:
     flags = {flag.name: flag for flag in flags_of("verify")}
     assert flags["lossless"].leaf.is_flag

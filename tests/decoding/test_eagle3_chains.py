@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,13 +9,14 @@ import torch
 from torch import Tensor
 
 from specflow.decoding.sampling import Sampling
-from specflow.drafters.base import Committed, Draw, Proposal
+from specflow.drafters.base import Draw, Proposal
 from specflow.drafters.eagle3.geometry import Eagle3Geometry
 from specflow.drafters.eagle3.network import Eagle3Network
 from specflow.drafters.eagle3.proposer import Eagle3Proposer
 from tests.decoding.enumeration import output_distribution, total_variation
 from tests.decoding.table_target import TableTarget
 from tests.decoding.test_exact_chains import reference, speculative
+from tests.decoding.text_fed import TextFed, text_fed
 
 VOCAB, WIDTH = 4, 8
 DRAFT_IDS = (0, 2, 3)
@@ -25,40 +25,8 @@ DRAFT_IDS = (0, 2, 3)
 pytestmark = pytest.mark.usefixtures("remembered_distributions")
 
 
-class TextProposer(Eagle3Proposer):
-    """The target's features are its tokens; rows are computed once, as thousands of paths ask for them."""
-
-    def begin(self, embedding_VH: Tensor) -> TextProposer:
-        self._table, self._text, self._known = embedding_VH, list[int](), dict[tuple[int, ...], Tensor]()
-        return self
-
-    def reset(self, capacity: int) -> None:
-        super().reset(capacity)
-        self._text = []
-
-    def extend(self, rows: Committed) -> None:
-        self._text += rows.features_TKH.flatten().long().tolist()
-        self._next = int(rows.next_ids_T[-1])
-
-    def _chain(self, anchor: int, choose: Callable[[Tensor, int], int]) -> tuple[Tensor, Tensor]:
-        assert anchor == self._next
-        tokens: list[int] = []
-        for index in range(self.num_proposals):
-            tokens.append(choose(self._row((*self._text, anchor), tokens), index))
-        return torch.tensor(tokens), torch.zeros(0)
-
-    def _row(self, text: tuple[int, ...], tokens: list[int]) -> Tensor:
-        key = (*text, -1, *tokens)
-        if key not in self._known:
-            ids = torch.tensor(text)
-            super().reset(len(ids))
-            features = self._table[ids[:-1]].unsqueeze(1).expand(-1, 2, -1)
-            super().extend(Committed(features_TKH=features, next_ids_T=ids[1:]))
-            given = iter([*tokens, *[0] * self.num_proposals])
-            hidden = super()._chain(text[-1], lambda hidden_H, index: next(given))[1]
-            self._known[key] = hidden[len(tokens)]
-            self._text = list(text[:-1])
-        return self._known[key]
+class TextProposer(TextFed, Eagle3Proposer):
+    pass
 
 
 def proposer() -> TextProposer:
@@ -81,14 +49,8 @@ def proposer() -> TextProposer:
         max_position_embeddings=64,
     )
     network = Eagle3Network(geometry, draft_ids=torch.tensor(DRAFT_IDS))
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.copy_(torch.randn_like(parameter))
-    embedding = torch.randn(VOCAB, WIDTH)
-    made = TextProposer.__new__(TextProposer)
-    made.begin(embedding)
-    made.__init__(network, embed=lambda ids: embedding[ids], head=lambda hidden: hidden)  # type: ignore[misc]
-    return made.begin(embedding)
+    made: TextProposer = text_fed(TextProposer, network, torch.randn(VOCAB, WIDTH), captured=2, head=lambda x: x)
+    return made
 
 
 def distance(monkeypatch: pytest.MonkeyPatch, **sampling: Any) -> float:

@@ -40,7 +40,7 @@ def chain(w: Weights, g: Eagle3Geometry, embedding: Tensor, text: Text, start: i
     found = []
     for token in (*tokens[:-1], None):
         out = _all_layers(w, g, torch.stack(states), embedding.double()[torch.tensor(ids)])
-        hidden = _norm(out[-1], w["norm.weight"], g)
+        hidden = norm(out[-1], w["norm.weight"], g)
         found.append(hidden)
         states.append(hidden if g.norm_output else out[-1])
         if token is not None:
@@ -53,7 +53,7 @@ def _all_layers(w: Weights, g: Eagle3Geometry, states: Tensor, embeds: Tensor) -
     causal = torch.ones(count, count, dtype=torch.bool).tril()
     for layer in range(g.num_layers):
         query, key, value, prefix = _projected(w, g, layer, x, embeds, torch.arange(count))
-        x = _after(w, g, prefix, x, _attend(query, key, value, causal, g))
+        x = after(w, g, prefix, x, attend(query, key, value, causal, g))
     return x
 
 
@@ -131,9 +131,9 @@ def dense_hidden(
             query, key, value, prefix = _projected(w, g, layer, state, embeds, torch.arange(count) + depth)
             seen[layer][0].append(key)
             seen[layer][1].append(value)
-            mixed = _attend(query, torch.cat(seen[layer][0]), torch.cat(seen[layer][1]), mask, g)
-            state = _after(w, g, prefix, state, mixed)
-        hidden = _norm(state, w["norm.weight"], g)
+            mixed = attend(query, torch.cat(seen[layer][0]), torch.cat(seen[layer][1]), mask, g)
+            state = after(w, g, prefix, state, mixed)
+        hidden = norm(state, w["norm.weight"], g)
         found.append(hidden)
         state = hidden if g.norm_output else state
         mask = torch.cat((mask, torch.eye(count, dtype=torch.bool)), dim=1)
@@ -143,7 +143,7 @@ def dense_hidden(
 def _fuse(w: Weights, g: Eagle3Geometry, features: Tensor) -> Tensor:
     layers = list(features.double())
     if g.fc_norm:
-        layers = [_norm(x, w[f"fc_norm.{k}.weight"], g) for k, x in enumerate(layers)]
+        layers = [norm(x, w[f"fc_norm.{k}.weight"], g) for k, x in enumerate(layers)]
     return w["fc.weight"] @ torch.cat(layers)
 
 
@@ -151,34 +151,34 @@ def _projected(
     w: Weights, g: Eagle3Geometry, layer: int, state: Tensor, embeds: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, str]:
     prefix = "midlayer." if layer == 0 else f"layers.{layer}."
-    read = _norm(state, w[prefix + "hidden_norm.weight"], g)
+    read = norm(state, w[prefix + "hidden_norm.weight"], g)
     if layer == 0:
-        read = torch.cat((_norm(embeds, w[prefix + "input_layernorm.weight"], g), read), dim=1)
+        read = torch.cat((norm(embeds, w[prefix + "input_layernorm.weight"], g), read), dim=1)
     query, key, value = (
         (read @ w[f"{prefix}self_attn.{name}_proj.weight"].T).unflatten(1, (-1, g.head_dim)) for name in "qkv"
     )
-    return _rope(query, positions, g), _rope(key, positions, g), value, prefix
+    return rope(query, positions, g), rope(key, positions, g), value, prefix
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, g: Eagle3Geometry) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, g: Eagle3Geometry) -> Tensor:
     shared = g.num_heads // g.num_kv_heads
     scores = torch.einsum("qad,kad->aqk", query, key.repeat_interleave(shared, dim=1)) / g.head_dim**0.5
     weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
     return torch.einsum("aqk,kad->qad", weights, value.repeat_interleave(shared, dim=1)).flatten(1)
 
 
-def _after(w: Weights, g: Eagle3Geometry, prefix: str, state: Tensor, mixed: Tensor) -> Tensor:
+def after(w: Weights, g: Eagle3Geometry, prefix: str, state: Tensor, mixed: Tensor) -> Tensor:
     x = state + mixed @ w[prefix + "self_attn.o_proj.weight"].T
-    y = _norm(x, w[prefix + "post_attention_layernorm.weight"], g)
+    y = norm(x, w[prefix + "post_attention_layernorm.weight"], g)
     gate = y @ w[prefix + "mlp.gate_proj.weight"].T
     return x + (gate * gate.sigmoid() * (y @ w[prefix + "mlp.up_proj.weight"].T)) @ w[prefix + "mlp.down_proj.weight"].T
 
 
-def _norm(x: Tensor, weight: Tensor, g: Eagle3Geometry) -> Tensor:
+def norm(x: Tensor, weight: Tensor, g: Eagle3Geometry) -> Tensor:
     return x / (x.pow(2).mean(-1, keepdim=True) + g.rms_norm_eps).sqrt() * weight
 
 
-def _rope(x: Tensor, positions: Tensor, g: Eagle3Geometry) -> Tensor:
+def rope(x: Tensor, positions: Tensor, g: Eagle3Geometry) -> Tensor:
     half = g.head_dim // 2
     rates = float(g.rope_parameters["rope_theta"]) ** (-torch.arange(half, dtype=torch.float64) / half)
     angles = (positions[:, None].double() * rates)[:, None, :]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specflow.drafters.eagle3.forward import hidden_of
-from specflow.drafters.eagle3.rollouts import Rollouts
+from specflow.drafters.rollouts import Rollouts
 from specflow.drafters.training import Source
 from tests.drafters.eagle3_helpers import ends, learner, network, source
 
@@ -107,7 +107,7 @@ def test_a_mask_widened_by_one_is_seen() -> None:
 def test_other_chains_of_the_document_do_not_matter() -> None:
     """A chain alone in its pass has the same states up to the rounding of products of other sizes."""
     net, given = network(num_layers=2), source(1)
-    from specflow.drafters.eagle3.rollouts import starts_before
+    from specflow.drafters.rollouts import starts_before
 
     with torch.no_grad():
         alone = hidden_of(net, starts_before(given, torch.tensor([START]), depths=DEPTHS), ends().embed)[:, 0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specflow.drafters.eagle3.forward import hidden_of
-from specflow.drafters.eagle3.rollouts import starts_before
+from specflow.drafters.rollouts import starts_before
 from specflow.drafters.training import Progress, Source
 from tests.drafters import eagle3_reference as reference
 from tests.drafters.eagle3_helpers import DRAFT_IDS, ends, learner, network, source

@@ -13,7 +13,7 @@ from specflow.drafters.base import Committed
 from specflow.drafters.eagle3.forward import hidden_of
 from specflow.drafters.eagle3.network import Eagle3Network
 from specflow.drafters.eagle3.proposer import Eagle3Proposer
-from specflow.drafters.eagle3.rollouts import starts_before
+from specflow.drafters.rollouts import starts_before
 from specflow.drafters.training import Source
 from tests.drafters import eagle3_reference as reference
 from tests.drafters.eagle3_helpers import DRAFT_IDS, ends, network, proposer, source

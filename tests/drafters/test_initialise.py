@@ -113,3 +113,28 @@ def test_target_weights_read_single_tensors(tiny: Path, model: Any) -> None:
     (empty / "config.json").write_text("{}")
     with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
         TargetWeights(empty)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_eagle_reads_the_normed_state_as_the_target_layer_reads_its_own(tiny: Path, model: Any, layers: int) -> None:
+    from specflow.drafters.eagle import initialise
+    from specflow.drafters.eagle.geometry import geometry_like_target as eagle_like_target
+    from specflow.drafters.eagle.network import EagleNetwork
+
+    weights = TargetWeights(tiny)
+    net = EagleNetwork(eagle_like_target(weights.config, num_layers=layers, steps=3))
+    assert initialise.initialise_from_target(net, weights, seed=0) is None
+    stream = torch.randn(7, 64, generator=torch.Generator().manual_seed(2)) * 3.0
+    with torch.no_grad():
+        state = model.model.norm(stream)  # what EAGLE has of the residual stream
+        joined = net.fc(torch.cat((torch.randn(7, 64), state), dim=1))
+        torch.testing.assert_close(joined, state)
+        for index, (ours, theirs) in enumerate(zip(net.all_layers(), model.model.layers[-layers:], strict=True)):
+            normed = theirs.input_layernorm(stream)
+            found = ours.normed(state if index == 0 else stream)
+            for name in ("k_proj", "v_proj", "q_proj"):
+                expected = getattr(theirs.self_attn, name)(normed)
+                torch.testing.assert_close(getattr(ours.self_attn, name)(found), expected, atol=1e-4, rtol=1e-4)
+            assert not ours.self_attn.o_proj.weight.any()
+            assert torch.equal(ours.mlp.up_proj.weight, theirs.mlp.up_proj.weight)
+            assert torch.equal(ours.after_attention(state, torch.randn(7, ours.self_attn.o_proj.in_features)), state)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from specflow.decoding.speculative import decode_speculative
+from specflow.decoding.trees import TreeShape
 from specflow.drafters.loading import load_drafter
 from specflow.serving.verification.answers import histogram
 from specflow.targets.target import Target
@@ -150,16 +151,19 @@ def _handler(fake: FakeSglang) -> type[BaseHTTPRequestHandler]:
 class FakeDrafting(FakeSglang):
     """Answers as a server with a drafter does, by the embedded engine; ``drafter``: the directory it loads."""
 
-    def __init__(self, target: Target, drafter: Path, *, server: dict[str, Any], **named: Any) -> None:
+    def __init__(
+        self, target: Target, drafter: Path, *, server: dict[str, Any], tree: TreeShape | None = None, **named: Any
+    ) -> None:
         super().__init__(target, (), server=server, **named)
-        self.proposer = load_drafter(drafter, target)
+        self.proposer, self.tree = load_drafter(drafter, target), tree
 
     def honest(self, body: dict[str, Any]) -> Reply:
         ids, sampling = body["input_ids"], body["sampling_params"]
         assert sampling["temperature"] == 0.0
         assert set(sampling["stop_token_ids"]) == set(self.target.end_ids)
         with self._lock:
-            found = decode_speculative(self.target, self.proposer, ids, max_new_tokens=sampling["max_new_tokens"])
+            limit = sampling["max_new_tokens"]
+            found = decode_speculative(self.target, self.proposer, ids, max_new_tokens=limit, tree=self.tree)
         accepted = [r.accepted for r in found.rounds]
         meta: dict[str, Any] = {
             "prompt_tokens": len(ids),

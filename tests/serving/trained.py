@@ -28,6 +28,7 @@ TRAIN = {
 SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "dflash": {"num_layers": 1, "block_size": 4},
     "dflash2": {"num_layers": 1, "block_size": 4},
+    "eagle": {"num_layers": 1, "draft_steps": 3, "noise": 0.01},
     "eagle3": {"num_layers": 1, "draft_steps": 3, "ttt_length": 3},
     "dspark": {"num_layers": 1, "block_size": 4, "head_rank": 16},
 }
@@ -42,20 +43,20 @@ class Trained:
     export: Artifact
 
 
-def make_trained(root: Path, method: str, *, dtype: Any = "float32") -> Trained:
-    """Everything up to the export, under ``root``."""
+def make_trained(root: Path, method: str, *, dtype: Any = "float32", tree: Any = None, **changes: Any) -> Trained:
+    """Everything up to the export, under ``root``; ``tree``: it is served with trees; ``changes``: of the section."""
     target = tiny_target(root)
     loaded = Target.load(target.path, precision="fp32", threads=1)
     tokens = tokens_artifact(root / "tokens", _twice(greedy_documents(loaded, shared=2, other=4, answer=ANSWER)))
     captured = FakeContext(root / "capture")
     capture.run(inputs(target, tokens), CaptureParams(layer_ids=LAYERS, precision="fp32", threads=1), captured)
-    section = {"method": method, **SECTIONS[method], "train": TRAIN}
+    section = {"method": method, **SECTIONS[method], "train": TRAIN, **changes}
     trained = FakeContext(root / "train")
     params = method_params()[method].model_validate(section)
     train.run(inputs(target, artifact("features", captured.output)), params, trained)
     drafter = replace(artifact("drafter", trained.output), item=method)
     exported = FakeContext(root / "export")
-    export.run(inputs(target, drafter), ExportParams(dtype=dtype), exported)
+    export.run(inputs(target, drafter), ExportParams(dtype=dtype, tree=tree), exported)
     return Trained(target=target, tokens=tokens, drafter=drafter, export=artifact("export", exported.output))
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specflow.config.parity import ParityParams
+from specflow.config.tree import TreeParams
 from specflow.serving.monitor import read
 from specflow.stages import parity
 from specflow.stages.contract import StageError
@@ -33,15 +35,25 @@ DRAFT_FLAGS = {
     "dflash": NO_FLASH,
     "dflash2": NO_FLASH,
     "dspark": NO_FLASH,
+    "eagle": ("--disable-overlap-schedule",),
     "eagle3": ("--disable-overlap-schedule",),
 }
 """What a method needs on a CPU beside the flags of every server there."""
+TREE = TreeParams(steps=3, topk=2, num_draft_tokens=7)
+TREES: dict[str, dict[str, Any]] = {
+    "eagle+tree": {"method": "eagle", "draft_vocab_size": 280},
+    "eagle3+tree": {"method": "eagle3", "draft_vocab_size": 280},
+}
+"""Methods that are served with trees, too, here with drafters that cannot propose every token."""
 
 
-@pytest.fixture(scope="module", params=sorted(SECTIONS))
+@pytest.fixture(scope="module", params=sorted([*SECTIONS, *TREES]))
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     torch.set_num_threads(1)
-    return make_trained(tmp_path_factory.mktemp(request.param), request.param)
+    root = tmp_path_factory.mktemp(request.param)
+    if request.param in TREES:
+        return make_trained(root, tree=TREE, **TREES[request.param])
+    return make_trained(root, request.param)
 
 
 @pytest.fixture
@@ -95,7 +107,9 @@ def test_lint_serve_and_parity(made: Trained, served: list[str], tmp_path: Path)
     linted = document(specflow("lint", made.export.path, "--target", made.target.path, "--json"))
     assert linted["findings"] == []
     manifest = json.loads(made.export.file("draft/manifest.json").read_text())
-    assert f"speculative_num_draft_tokens: {manifest['num_proposals'] + 1}" in served
+    tree = manifest.get("tree")
+    rows = tree["num_draft_tokens"] if tree else manifest["num_proposals"] + 1
+    assert f"speculative_num_draft_tokens: {rows}" in served
     context = FakeContext(tmp_path)
     given = inputs(made.target, made.drafter, made.export, made.tokens)
     before = read(served[-1])
@@ -115,13 +129,16 @@ def test_lint_serve_and_parity(made: Trained, served: list[str], tmp_path: Path)
     assert found.window is not None
     assert (found.window.requests, found.window.tokens, found.rounds) == (len(answers), tokens, rounds)
     assert found.tau == pytest.approx((tokens - len(answers)) / rounds)
-    assert found.gauges["draft_tokens"] == manifest["num_proposals"] + 1
+    assert found.gauges["draft_tokens"] == rows
+    assert record["tree"] == tree
 
 
 def test_a_draft_that_lost_a_tensor_serves_rightly_and_is_refused_with_the_cause(
     made: Trained, sglang_python: Path, tmp_path: Path
 ) -> None:
     """SGLang starts, answers every prompt as the target would, and says nothing."""
+    if "tree" in json.loads(made.export.file("draft/manifest.json").read_text()):
+        pytest.skip("the same draft as without trees")
     broken = replace(made.export, path=Path(shutil.copytree(made.export.path, tmp_path / "export")))
     place = broken.file("draft") / "model.safetensors"
     tensors = load_file(str(place))

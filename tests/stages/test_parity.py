@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specflow.config.parity import ParityParams
+from specflow.config.tree import TreeParams
+from specflow.decoding.trees import TreeShape
 from specflow.serving.verification.parity import export_as_drafter
 from specflow.stages import parity
 from specflow.stages.contract import StageError
@@ -242,6 +244,36 @@ def test_answers_of_a_server_that_failed_are_not_kept(
     with serving(made, target, drafter) as repaired:
         assert run(made, repaired.url, context)["passed"] is True
     assert len(repaired.bodies) == PROMPTS
+
+
+def test_trees_are_compared_with_trees(tmp_path: Path) -> None:
+    """The export says which; a server that drafts another tree than it says is found by its counts."""
+    sizes = {"steps": 3, "topk": 2, "num_draft_tokens": 7}
+    made = make_trained(tmp_path, "eagle", tree=TreeParams(**sizes))
+    target = Target.load(made.target.path, precision="fp32", threads=1)
+    drafter = export_as_drafter(made.export.file("draft"), made.drafter.file("drafter"), tmp_path / "loaded")
+    said = {
+        "speculative_algorithm": "EAGLE",
+        "speculative_num_steps": 3,
+        "speculative_eagle_topk": 2,
+        "speculative_num_draft_tokens": 7,
+    }
+    with serving(made, target, drafter, server=said, tree=TreeShape(**sizes)) as server:
+        metrics = run(made, server.url, FakeContext(tmp_path / "tree"))
+    assert metrics["working"]["accept_length"] == metrics["working"]["embedded_accept_length"] > 1.3
+    smaller = TreeShape(steps=1, topk=2, num_draft_tokens=3)
+    with (
+        serving(made, target, drafter, server=said, tree=smaller) as other,
+        pytest.raises(StageError, match="1 of 5 checks failed") as caught,
+    ):
+        run(made, other.url, FakeContext(tmp_path / "other"))
+    assert "FAILED: The server accepts at every position" in str(caught.value)
+    chain = {**said, "speculative_eagle_topk": 1, "speculative_num_draft_tokens": 4}
+    with (
+        serving(made, target, drafter, server=chain) as third,
+        pytest.raises(StageError, match="speculative_eagle_topk: expected 2, found 1"),
+    ):
+        run(made, third.url, FakeContext(tmp_path / "chain"))
 
 
 def test_the_section_names_one_server() -> None:

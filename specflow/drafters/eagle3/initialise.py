@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from specflow.drafters.dflash.initialise import SUPPORTED, initialise_random
+from specflow.drafters.dflash.initialise import initialise_random
 from specflow.drafters.eagle3.network import Eagle3Network, Layer
+from specflow.drafters.target_layers import why_not_copied
 from specflow.drafters.target_weights import TargetWeights
 
 
@@ -16,7 +17,7 @@ def initialise_from_target(network: Eagle3Network, target: TargetWeights, *, see
     it what the target's last ones do. What reads the token's embedding, which no layer of the target has, is random.
     """
     initialise_random(network, seed=seed)
-    reason = _unsuitable(network, target)
+    reason = why_not_copied(network.geometry, target)
     if reason:
         return reason
     g, last = network.geometry, int(target.config["num_hidden_layers"])
@@ -41,31 +42,3 @@ def _copy_layer(layer: Layer, target: TargetWeights, source: str) -> None:
         layer.get_submodule(f"self_attn.{name}").get_parameter("weight")[:, -theirs.shape[1] :].copy_(theirs)
     for name in ("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"):
         layer.get_submodule(name).get_parameter("weight").copy_(target.get(f"{source}{name}.weight").float())
-
-
-def _unsuitable(network: Eagle3Network, target: TargetWeights) -> str | None:
-    g, config = network.geometry, target.config
-    if config.get("model_type") not in SUPPORTED:
-        return f"model type {config.get('model_type')!r} is not one of {', '.join(SUPPORTED)}"
-    if g.num_layers > int(config["num_hidden_layers"]):
-        return f"{g.num_layers} draft layers, but the target has {config['num_hidden_layers']}"
-    source = f"model.layers.{int(config['num_hidden_layers']) - 1}."
-    for name in ("q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias", "q_norm.weight", "k_norm.weight"):
-        if target.has(f"{source}self_attn.{name}"):
-            return f"the target's layers have {name!r}, draft layers have none"
-    kv = g.num_kv_heads * g.head_dim
-    heads = g.num_heads * g.head_dim
-    shapes = {
-        "self_attn.q_proj": (heads, g.hidden_size),
-        "self_attn.k_proj": (kv, g.hidden_size),
-        "self_attn.v_proj": (kv, g.hidden_size),
-        "self_attn.o_proj": (g.hidden_size, heads),
-        "mlp.gate_proj": (g.intermediate_size, g.hidden_size),
-    }
-    for name, shape in shapes.items():
-        full = f"{source}{name}.weight"
-        if not target.has(full):
-            return f"the target has no tensor {full!r}"
-        if tuple(target.get(full).shape) != shape:
-            return f"{full!r} is {tuple(target.get(full).shape)} in the target, {shape} in the drafter"
-    return None

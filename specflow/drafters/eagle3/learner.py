@@ -6,21 +6,21 @@ decoding may begin. Legend: N starts, L depths, P predicted tokens, D draft voca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from specflow.drafters.devices import to_device
-from specflow.drafters.eagle3.choice import best_tokens
+from specflow.drafters.choice import best_tokens
+from specflow.drafters.draft_vocabulary import can_follow
 from specflow.drafters.eagle3.distances import Distance
-from specflow.drafters.eagle3.forward import hidden_of
-from specflow.drafters.eagle3.head_loss import CHUNK_LOGITS, head_loss
+from specflow.drafters.eagle3.forward import Eagle3Rollout, hidden_of
+from specflow.drafters.eagle3.head_loss import head_loss
 from specflow.drafters.eagle3.memory import pass_bytes
 from specflow.drafters.eagle3.network import Eagle3Network
-from specflow.drafters.eagle3.rollouts import Batch, Predicted, assemble, starts_before
-from specflow.drafters.eagle3.walk import Eagle3Walk
+from specflow.drafters.rollouts import Batch, Predicted, assemble
+from specflow.drafters.state_walk import StateWalk, teacher_forced
 from specflow.drafters.training import Counts, Ends, Learner, Progress, Source, Term, Text
 
 OUTSIDE = "outside_vocabulary"
@@ -91,27 +91,31 @@ class Eagle3Learner(Learner):
         rows = self._teacher_head_DH.shape[0]
         return pass_bytes(self.network.geometry, rows=context_rows, depths=self._depths, head_rows=rows)
 
-    def walk(self, texts: Sequence[Text]) -> Eagle3Walk:
-        return Eagle3Walk(self.network, self._ends, texts)
+    def walk(self, texts: Sequence[Text]) -> StateWalk:
+        return StateWalk(
+            Eagle3Rollout(self.network),
+            texts,
+            [text.features_TKH for text in texts],
+            embed=self._ends.embed,
+            choose=self._choose,
+            steps=self.network.geometry.steps,
+            device=self.network.fc.weight.device,
+        )
 
-    @torch.no_grad()
     def teacher_forced(self, sources: Sequence[Source]) -> tuple[int, int]:
-        right = judged = 0
-        steps, device = self.network.geometry.steps, self.network.fc.weight.device
-        for source in sources:
-            anchors_n = source.anchors[source.anchors >= 1]
-            if not anchors_n.numel():
-                continue
-            rollouts = to_device(starts_before(source, anchors_n - 1, depths=steps), device)
-            hidden_mnH = hidden_of(self.network, rollouts, self._ends.embed)
-            wanted_mn = anchors_n + 1 + torch.arange(steps).unsqueeze(1)
-            inside = wanted_mn < source.token_ids_T.numel()
-            index = wanted_mn.clamp(max=source.token_ids_T.numel() - 1)
-            valid = (source.supervised_T[index] & inside).long().cumprod(dim=0).bool()
-            found_mn = best_tokens(self.network, self._ends, hidden_mnH).cpu()
-            right += int((found_mn == source.token_ids_T[index])[valid].sum())
-            judged += int(valid.sum())
-        return right, judged
+        return teacher_forced(
+            sources,
+            lambda rollouts: hidden_of(self.network, rollouts, self._ends.embed),
+            choose=self._choose,
+            steps=self.network.geometry.steps,
+            device=self.network.fc.weight.device,
+        )
+
+    def _choose(self, hidden: Tensor) -> Tensor:
+        g, network = self.network.geometry, self.network
+        head: Callable[[Tensor], Tensor] = network.lm_head if network.has_own_head else self._ends.head
+        width = g.draft_vocab_size or g.vocab_size
+        return best_tokens(hidden, head, width=width, ids_D=network.draft_ids_D)
 
     def _draft_rows(self, labels: Tensor) -> Tensor:
         """Rows of the head; any row for a token that is none, which only ``ce`` would read and drops."""
@@ -121,14 +125,11 @@ class Eagle3Learner(Learner):
     def _kept(self, predicted: Predicted) -> Tensor:
         """``[P]``: the target's own choice, and for ``ce`` the label, are in the draft vocabulary."""
         if predicted.kept_P is None:
-            if not self.network.has_own_head:
+            ids_D = self.network.draft_ids_D
+            if ids_D is None:
                 predicted.kept_P = torch.ones_like(predicted.labels_P, dtype=torch.bool)
                 return predicted.kept_P
-            rows = max(1, CHUNK_LOGITS // self.network.geometry.vocab_size)
-            with torch.no_grad():
-                chosen_P = torch.cat(
-                    [self._ends.head(part.float()).argmax(dim=1) for part in torch.split(predicted.teacher_PH, rows)]
-                )
-            kept_P = self.network.t2d[chosen_P]
+            total = self.network.geometry.vocab_size
+            kept_P = can_follow(predicted.teacher_PH, self._ends.head, ids_D, total=total)
             predicted.kept_P = kept_P & self.network.t2d[predicted.labels_P] if self._distance.kind == "ce" else kept_P
         return predicted.kept_P

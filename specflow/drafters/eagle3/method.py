@@ -17,8 +17,8 @@ from specflow.drafters.eagle3.learner import Eagle3Learner
 from specflow.drafters.eagle3.network import Eagle3Network
 from specflow.drafters.eagle3.params import Params
 from specflow.drafters.eagle3.proposer import Eagle3Proposer
-from specflow.drafters.eagle3.rollouts import starts_before
 from specflow.drafters.registry import Facts, Host, Layout, Needs
+from specflow.drafters.rollouts import starts_at_anchors
 from specflow.drafters.target_weights import TargetWeights
 from specflow.drafters.training import Ends, Source
 
@@ -79,11 +79,7 @@ def build_proposer(network: nn.Module, target: Host, *, precision: str) -> Eagle
 
 def training_hidden(network: nn.Module, embed: Callable[[Tensor], Tensor], source: Source) -> Tensor:
     own = _own(network)
-    starts_n = source.anchors[source.anchors >= 1] - 1
-    if not starts_n.numel():
-        raise ValueError("expected a source with at least one anchor that has a row before it, found none")
-    rollouts = starts_before(source, starts_n, depths=own.geometry.steps)
-    return hidden_of(own, rollouts, embed).transpose(0, 1)
+    return hidden_of(own, starts_at_anchors(source, depths=own.geometry.steps), embed).transpose(0, 1)
 
 
 def _own(network: nn.Module) -> Eagle3Network:

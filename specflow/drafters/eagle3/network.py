@@ -3,8 +3,7 @@
 The first layer reads the token's embedding beside the state, so its query, key and value maps are twice as wide; the
 residual stream is the state alone. Parameter names are those that serving engines load.
 
-Legend: T rows, K captured layers, H hidden size, D rows of the drafter's own head, V vocabulary, G key heads, d head
-size, W = (query heads + 2 G) d.
+Legend: T rows, K captured layers, H hidden size, D rows of the drafter's own head, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,26 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from specflow.drafters.draft_vocabulary import checked_ids, ids_of, offsets_of
 from specflow.drafters.eagle3.geometry import Eagle3Geometry
-from specflow.drafters.layers import MLP, RMSNorm
+from specflow.drafters.layers import MLP, Attention, RMSNorm, StateLayer
 from specflow.drafters.rope import inverse_frequencies
 
 
-class Attention(nn.Module):
-    def __init__(self, geometry: Eagle3Geometry, *, width: int) -> None:
-        super().__init__()
-        queries, keys = (n * geometry.head_dim for n in (geometry.num_heads, geometry.num_kv_heads))
-        self.q_proj = nn.Linear(width, queries, bias=False)
-        self.k_proj = nn.Linear(width, keys, bias=False)
-        self.v_proj = nn.Linear(width, keys, bias=False)
-        self.o_proj = nn.Linear(queries, geometry.hidden_size, bias=False)
-
-    def qkv(self) -> Tensor:
-        """``[W, width]``: the three maps, one above the other."""
-        return torch.cat((self.q_proj.weight, self.k_proj.weight, self.v_proj.weight))
-
-
-class Layer(nn.Module):
+class Layer(StateLayer):
     """``hidden_norm`` is the norm of the state; ``input_layernorm``, of the first layer only, that of the embedding."""
 
     def __init__(self, geometry: Eagle3Geometry, *, first: bool) -> None:
@@ -44,9 +30,8 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(hidden, eps)
         self.mlp = MLP(geometry.hidden_size, geometry.intermediate_size)
 
-    def after_attention(self, state_TH: Tensor, mixed_TX: Tensor) -> Tensor:
-        x = state_TH + self.self_attn.o_proj(mixed_TX)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+    def normed(self, state_TH: Tensor) -> Tensor:
+        out: Tensor = self.hidden_norm(state_TH)
         return out
 
 
@@ -73,7 +58,11 @@ class Eagle3Network(nn.Module):
         self.norm = RMSNorm(hidden, eps)
         if geometry.draft_vocab_size is not None:
             self.lm_head = nn.Linear(hidden, geometry.draft_vocab_size, bias=False)
-            self._register_vocabulary(geometry.draft_vocab_size, geometry.vocab_size, draft_ids)
+            ids_D = checked_ids(draft_ids, size=geometry.draft_vocab_size, total=geometry.vocab_size)
+            t2d_V = torch.zeros(geometry.vocab_size, dtype=torch.bool)
+            t2d_V[ids_D] = True
+            self.register_buffer("d2t", offsets_of(ids_D))
+            self.register_buffer("t2d", t2d_V)
         frequencies, self.rope_factor = inverse_frequencies(
             geometry.rope_parameters,
             head_dim=geometry.head_dim,
@@ -88,9 +77,7 @@ class Eagle3Network(nn.Module):
     @property
     def draft_ids_D(self) -> Tensor | None:
         """Target ids in draft order, increasing; none: every token."""
-        if not self.has_own_head:
-            return None
-        return self.d2t + torch.arange(self.d2t.numel(), device=self.d2t.device)
+        return ids_of(self.d2t) if self.has_own_head else None
 
     def all_layers(self) -> list[Layer]:
         rest = [layer for layer in self.layers.values() if isinstance(layer, Layer)] if hasattr(self, "layers") else []
@@ -103,12 +90,3 @@ class Eagle3Network(nn.Module):
             features_TKH = torch.stack([norm(layer_TH) for norm, layer_TH in parts], dim=1)
         out: Tensor = self.fc(features_TKH.flatten(1))
         return out
-
-    def _register_vocabulary(self, size: int, total: int, draft_ids: Tensor | None) -> None:
-        ids_D = torch.arange(size) if draft_ids is None else draft_ids.to(torch.int64)
-        if ids_D.shape != (size,) or not bool((ids_D.diff() > 0).all()) or int(ids_D[-1]) >= total:
-            raise ValueError(f"draft vocabulary: expected {size} increasing ids below {total}, found {ids_D.numel()}")
-        t2d_V = torch.zeros(total, dtype=torch.bool)
-        t2d_V[ids_D] = True
-        self.register_buffer("d2t", ids_D - torch.arange(size))
-        self.register_buffer("t2d", t2d_V)

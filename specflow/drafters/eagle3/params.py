@@ -29,6 +29,7 @@ class Params(DrafterParams):
     """EAGLE-3: one token after the other, each from the drafter's own state."""
 
     proposes_trees: ClassVar[bool] = True
+    serves_trees: ClassVar[bool] = True
 
     method: Literal["eagle3"] = Field(description="What kind of drafter this is.")
     num_layers: int = Field(default=1, ge=1, description="Draft decoder layers.")

@@ -1,40 +1,24 @@
-"""EAGLE-3 at decoding time: one request, keys and values of its committed rows, and a tree of drafted ones.
+"""EAGLE-3 at decoding time: how features enter, what the head reads, what goes on (see ``state_proposer``).
 
-Row t pairs the features of position t with the token after it. The last committed row, which holds the anchor, is node
-0; a drafted token is a row of its own, computed from the state of its parent. A chain is a tree of one branch.
-
-Legend: T committed rows, K captured layers, H hidden size, m proposals, b nodes, A query heads, G key heads, d head
-size, D draft vocabulary, V the target's.
+Legend: T committed rows, K captured layers, H hidden size, D draft vocabulary.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from typing import Self
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from specflow.drafters.base import Committed, Draw, Proposal
-from specflow.drafters.eagle3.frozen_layer import FrozenLayer
-from specflow.drafters.eagle3.network import Eagle3Network
-from specflow.drafters.eagle3.tree import Tree
+from specflow.drafters.base import Committed
+from specflow.drafters.eagle3.network import Eagle3Network, Layer
+from specflow.drafters.frozen_layer import FrozenLayer, frozen_scale
+from specflow.drafters.layers import RMSNorm
 from specflow.drafters.linear import frozen_linear
-from specflow.drafters.rope import cos_sin
-
-ROOM = 64
-"""Nodes that there is room for at first."""
+from specflow.drafters.state_proposer import StateProposer
 
 
-class Eagle3Proposer:
-    """Proposes a chain or a tree for one request; see ``specflow.drafters.base.Proposer``.
-
-    Weights are frozen in the given precision; the residual stream, norms, rotation and softmax are fp32. Keys and
-    values of drafted nodes are written behind the committed ones and overwritten by the next ``extend``.
-    """
-
+class Eagle3Proposer(StateProposer):
     def __init__(
         self,
         network: Eagle3Network,
@@ -44,195 +28,50 @@ class Eagle3Proposer:
         precision: str = "fp32",
     ) -> None:
         g = self.geometry = network.geometry
-        self.precision = precision
-        self._embed, self._head = embed, head
+        self.precision, self._head, self.layer_ids = precision, head, g.layer_ids
         self._fc = frozen_linear(network.fc.weight, precision=precision)
-        self._fc_norm = _scales(network.fc_norm) if g.fc_norm else None
-        self._layers = [FrozenLayer(layer, g, precision=precision) for layer in network.all_layers()]
-        self._norm = _scale(network.norm.weight)
+        norms = [norm for norm in network.fc_norm if isinstance(norm, RMSNorm)] if g.fc_norm else []
+        self._fc_norm = torch.stack([frozen_scale(norm) for norm in norms]) if norms else None
+        self._norm = frozen_scale(network.norm)
         self._own_head = frozen_linear(network.lm_head.weight, precision=precision) if network.has_own_head else None
-        ids_D = network.draft_ids_D
-        self._ids_D = None if ids_D is None else ids_D.clone()
-        self._frequencies, self._rope_factor = network.frequencies, network.rope_factor
-        self.reset(0)
-
-    @property
-    def num_proposals(self) -> int:
-        return self.geometry.steps
-
-    @property
-    def layer_ids(self) -> tuple[int, ...]:
-        return self.geometry.layer_ids
-
-    @property
-    def length(self) -> int:
-        """Committed positions."""
-        return self._length
-
-    def fork(self) -> Self:
-        other = copy.copy(self)  # the weights are shared
-        other.reset(0)
-        return other
-
-    @torch.no_grad()
-    def reset(self, capacity: int) -> None:
-        g = self.geometry
-        self._length, self._capacity = 0, capacity
-        self._anchor: int | None = None
-        shape = (g.num_layers, g.num_kv_heads, capacity + ROOM, g.head_dim)
-        self._keys, self._values = torch.zeros(shape), torch.zeros(shape)
-        self._cos, self._sin = cos_sin(torch.arange(shape[2]), self._frequencies, self._rope_factor)
-        self._last_H = torch.zeros(g.hidden_size)
-        self._tree = Tree(self._last_H)
-
-    @torch.no_grad()
-    def extend(self, rows: Committed) -> None:
-        """Rows of just committed positions, from the target's features; drafted nodes are forgotten.
-
-        Raises ``ValueError`` if the request outgrows the reserved capacity or K is not the drafter's.
-        """
-        new, count, _ = rows.features_TKH.shape
-        g, end = self.geometry, self._length + new
-        if end > self._capacity or count != g.num_features:
-            raise ValueError(
-                f"extend: {new} rows of {count} features; expected {g.num_features} features and at most "
-                f"{self._capacity - self._length} more rows (capacity {self._capacity})"
-            )
-        if not new:
-            return
-        features_TKH = rows.features_TKH.float()
-        if self._fc_norm is not None:
-            features_TKH = self._normalise(features_TKH) * self._fc_norm
-        here = slice(self._length, end)
-        mask = None
-        if new > 1:
-            mask = torch.arange(end) <= torch.arange(here.start, end).unsqueeze(1)
-        state = self._run(self._fc(features_TKH.flatten(1)), rows.next_ids_T, here, here, mask, last_only=True)
-        self._length, self._anchor = end, int(rows.next_ids_T[-1])
-        self._last_H = state[-1]
-        self._tree = Tree(self._carried(self._last_H))
-
-    def propose(self, anchor: int) -> Tensor:
-        """``[m]`` int64 proposals; ties go to the lowest id."""
-        return self._chain(anchor, lambda hidden_H, index: int(self._ids(self.score(hidden_H).argmax())))[0]
-
-    def sample(self, anchor: int, draw: Draw) -> Proposal:
-        """``[m]`` int64 proposals, each drawn given those before it."""
-        drawn: list[Tensor] = []
-
-        def choose(hidden_H: Tensor, index: int) -> int:
-            token, q_V = draw(self._over_target(self.score(hidden_H)))
-            drawn.append(q_V)
-            return token
-
-        tokens_m = self._chain(anchor, choose)[0]
-        return Proposal(tokens_m=tokens_m, q_mV=torch.stack(drawn))
-
-    def hidden(self, anchor: int, text_m: Tensor | None = None) -> Tensor:
-        """``[m, H]`` after the final norm; rows behind the end of the text read token 0."""
-        text = [] if text_m is None else text_m.tolist()
-        return self._chain(anchor, lambda hidden_H, index: text[index] if index < len(text) else 0)[1]
+        super().__init__(
+            g,
+            [_frozen(layer, network, precision=precision) for layer in network.all_layers()],
+            embed=embed,
+            draft_ids_D=network.draft_ids_D,
+            frequencies=network.frequencies,
+            rope_factor=network.rope_factor,
+        )
 
     def score(self, hidden: Tensor) -> Tensor:
-        """``[..., D]`` logits of the draft vocabulary."""
         if self._own_head is not None:
             return self._own_head(hidden)
         return self._head(hidden.to(torch.bfloat16) if self.precision == "bf16" else hidden)
 
-    @torch.no_grad()
-    def begin_tree(self, anchor: int) -> Tensor:
-        """``[V]`` log q of the token after ``anchor``, which is node 0; drafted nodes are forgotten."""
-        return self._log_q(self._root(anchor))
+    def first_state(self, rows: Committed) -> Tensor:
+        count = rows.features_TKH.shape[1]
+        if count != self.geometry.num_features:
+            raise ValueError(f"extend: rows of {count} features; expected {self.geometry.num_features} features")
+        features_TKH = rows.features_TKH.float()
+        if self._fc_norm is not None:
+            features_TKH = self._normalise(features_TKH) * self._fc_norm
+        return self._fc(features_TKH.flatten(1))
 
-    @torch.no_grad()
-    def expand(self, tokens_b: Tensor, parents_b: Tensor) -> Tensor:
-        """Add nodes, numbered on from the last one; ``[b, V]`` log q of the token after each.
+    def finish(self, state: Tensor) -> Tensor:
+        return self._normalise(state) * self._norm
 
-        A node sees the committed rows, its ancestors and itself.
-        """
-        return self._log_q(self._add(tokens_b, parents_b))
-
-    @torch.no_grad()
-    def _chain(self, anchor: int, choose: Callable[[Tensor, int], int]) -> tuple[Tensor, Tensor]:
-        """Tokens as ``choose(hidden_H, index)`` says, and the hidden rows they were chosen by."""
-        rows, tokens = [self._root(anchor)], list[int]()
-        for index in range(self.num_proposals):
-            tokens.append(choose(rows[index], index))
-            if index + 1 < self.num_proposals:
-                rows.append(self._add(torch.tensor(tokens[-1:]), torch.tensor([index]))[0])
-        return torch.tensor(tokens), torch.stack(rows)
-
-    def _root(self, anchor: int) -> Tensor:
-        """``[H]``: node 0, after the final norm."""
-        if self._anchor is not None and anchor != self._anchor:
-            raise ValueError(f"expected the anchor {self._anchor} that the last committed row names, found {anchor}")
-        self._tree.clear()
-        return self._normalise(self._last_H) * self._norm
-
-    def _add(self, tokens_b: Tensor, parents_b: Tensor) -> Tensor:
-        """``[b, H]`` of new nodes, after the final norm."""
-        first = self._length + self._tree.nodes
-        end = first + tokens_b.numel()
-        if end > self._keys.shape[2]:
-            self._grow(end)
-        position_b = self._length - 1 + self._tree.depth_of(parents_b) + 1
-        state_bH, seen_bn = self._tree.add(parents_b)
-        mask = None if seen_bn is None else F.pad(seen_bn, (self._length, 0), value=True)
-        state_bH = self._run(state_bH, tokens_b, slice(first, end), position_b, mask, last_only=False)
-        hidden_bH = self._normalise(state_bH) * self._norm
-        self._tree.keep(hidden_bH if self.geometry.norm_output else state_bH)
-        return hidden_bH
-
-    def _run(
-        self,
-        state: Tensor,
-        tokens: Tensor,
-        slots: slice,
-        positions: slice | Tensor,
-        mask: Tensor | None,
-        *,
-        last_only: bool,
-    ) -> Tensor:
-        """States after all layers; keys and values go to ``slots``, everything up to there can be seen.
-
-        ``last_only``: the last row alone is wanted, the others serve as keys and values.
-        """
-        embeds, cos, sin = self._embed(tokens).float(), self._cos[positions], self._sin[positions]
-        for index, layer in enumerate(self._layers):
-            keys, values = self._keys[index, :, : slots.stop], self._values[index, :, : slots.stop]
-            rows = 1 if last_only and index == len(self._layers) - 1 else state.shape[0]
-            state = layer(state, embeds, keys, values, cos, sin, mask=mask, rows=rows)
-        return state
-
-    def _carried(self, state_H: Tensor) -> Tensor:
-        return self._normalise(state_H) * self._norm if self.geometry.norm_output else state_H
-
-    def _grow(self, least: int) -> None:
-        more = max(least - self._keys.shape[2], self._keys.shape[2] // 2)
-        self._keys, self._values = (F.pad(t, (0, 0, 0, more)) for t in (self._keys, self._values))
-        self._cos, self._sin = cos_sin(torch.arange(self._keys.shape[2]), self._frequencies, self._rope_factor)
-
-    def _ids(self, draft: Tensor) -> Tensor:
-        return draft if self._ids_D is None else self._ids_D[draft]
-
-    def _log_q(self, hidden: Tensor) -> Tensor:
-        return self._over_target(self.score(hidden).float().log_softmax(dim=-1))
-
-    def _over_target(self, values: Tensor) -> Tensor:
-        """``[..., V]`` of ``[..., D]``: minus infinity where nothing can be proposed."""
-        if self._ids_D is None:
-            return values
-        out = values.new_full((*values.shape[:-1], self.geometry.vocab_size), float("-inf"))
-        out[..., self._ids_D] = values
-        return out
+    def carried(self, state: Tensor) -> Tensor:
+        return self.finish(state) if self.geometry.norm_output else state
 
     def _normalise(self, x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.geometry.rms_norm_eps)
 
 
-def _scale(weight: Tensor) -> Tensor:
-    return weight.detach().float().clone()
-
-
-def _scales(norms: nn.ModuleList) -> Tensor:
-    return torch.stack([_scale(norm.get_parameter("weight")) for norm in norms])
+def _frozen(layer: Layer, network: Eagle3Network, *, precision: str) -> FrozenLayer:
+    return FrozenLayer(
+        layer,
+        network.geometry,
+        precision=precision,
+        state_norm=layer.hidden_norm,
+        embed_norm=getattr(layer, "input_layernorm", None),
+    )

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specflow.serving.draft import TOKEN_MAP
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -116,9 +118,16 @@ def cast_tensors(tensors: Mapping[str, Tensor], *, dtype: str) -> dict[str, Tens
 
 
 def write_layout(directory: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write ``config.json`` and ``model.safetensors`` to ``directory``, which is made if absent."""
+    """Write ``config.json`` and the tensors to ``directory``, which is made if absent.
+
+    A tensor of the name ``TOKEN_MAP`` becomes a file of that name, a list of ids; all others, ``model.safetensors``.
+    """
+    import torch
     from safetensors.torch import save_file
 
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    save_file(dict(tensors), str(directory / "model.safetensors"), metadata={"format": "pt"})
+    stored = {name: tensor for name, tensor in tensors.items() if name != TOKEN_MAP}
+    save_file(stored, str(directory / "model.safetensors"), metadata={"format": "pt"})
+    if TOKEN_MAP in tensors:
+        torch.save(tensors[TOKEN_MAP].tolist(), directory / TOKEN_MAP)

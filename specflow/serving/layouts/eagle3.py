@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from specflow.serving import lint_rules
 from specflow.serving.layouts import eagle3_rules
 from specflow.serving.layouts.common import backbone_keys, cast_tensors, require_layer_convention, sizes_of
+from specflow.serving.layouts.state_drafters import layer_shapes, round_flags, steps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,20 +106,11 @@ def layout_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _layer(config: Mapping[str, Any], *, first: bool) -> dict[str, tuple[int, ...]]:
-    hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
-    width = 2 * hidden if first else hidden
+    hidden = config["hidden_size"]
     return {
         **({"input_layernorm.weight": (hidden,)} if first else {}),
         "hidden_norm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-        "self_attn.q_proj.weight": (queries, width),
-        "self_attn.k_proj.weight": (keys, width),
-        "self_attn.v_proj.weight": (keys, width),
-        "self_attn.o_proj.weight": (hidden, queries),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
+        **layer_shapes(config, width=2 * hidden if first else hidden),
     }
 
 
@@ -200,16 +192,7 @@ def _mask_of(offsets: Tensor, vocab_size: int) -> Tensor:
 
 
 def launch_flags(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """A chain: one branch, ``--speculative-num-draft-tokens`` is the verify window, anchor included."""
-    steps, block = int(manifest["num_proposals"]), int(manifest["block_size"])
-    if block != steps + 1:
-        raise ValueError(f"eagle3: expected block_size = num_proposals + 1 = {steps + 1}, found {block}")
-    return {
-        "--speculative-algorithm": "EAGLE3",
-        "--speculative-num-steps": str(steps),
-        "--speculative-eagle-topk": "1",
-        "--speculative-num-draft-tokens": str(steps + 1),
-    }
+    return round_flags(manifest, algorithm="EAGLE3")
 
 
 def read_back(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,7 +222,7 @@ RULES = {
     "layer-ids": lint_rules.layer_ids("eagle_config", "eagle_aux_hidden_state_layer_ids"),
     "features": eagle3_rules.features(FIRST_LAYER_ONE),
     "recurrence": eagle3_rules.recurrence,
-    "steps": eagle3_rules.steps,
+    "steps": steps("eagle_config", "num_speculative_steps"),
     "vocabulary": eagle3_rules.vocabulary,
     **lint_rules.of_every_method(layout_shapes, export_tensors),
 }

@@ -38,16 +38,6 @@ def recurrence(draft: Draft) -> Iterator[Finding]:
             yield Finding(check="recurrence", where=key, found=repr(found), expected=f"{trained!r}, as trained")
 
 
-def steps(draft: Draft) -> Iterator[Finding]:
-    found, block = draft.config["eagle_config"]["num_speculative_steps"], int(draft.manifest["block_size"])
-    proposals = int(draft.manifest["num_proposals"])
-    if found != proposals or block != proposals + 1:
-        yield Finding(
-            check="steps", where="eagle_config.num_speculative_steps", found=f"{found!r}, block_size {block}",
-            expected=f"{proposals} (manifest), and a block of one more",
-        )  # fmt: skip
-
-
 def vocabulary(draft: Draft) -> Iterator[Finding]:
     """``d2t`` holds offsets to increasing ids of the target, and ``t2d`` marks exactly these."""
     import torch

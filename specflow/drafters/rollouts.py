@@ -71,6 +71,14 @@ def starts_before(source: Source, starts_n: Tensor, *, depths: int) -> Rollouts:
     return _joined([(source, starts_n)], depths=depths)
 
 
+def starts_at_anchors(source: Source, *, depths: int) -> Rollouts:
+    """Chains whose first row reads an anchor; ``ValueError`` where none has a row before it."""
+    starts_n = source.anchors[source.anchors >= 1] - 1
+    if not starts_n.numel():
+        raise ValueError("expected a source with at least one anchor that has a row before it, found none")
+    return starts_before(source, starts_n, depths=depths)
+
+
 def assemble(sources: Sequence[Source], *, depths: int, reference_mask: bool = False) -> Batch | None:
     """Chains from every row that predicts a supervised token at some depth; none if there is no such token.
 
@@ -79,7 +87,7 @@ def assemble(sources: Sequence[Source], *, depths: int, reference_mask: bool = F
     """
     parts, labels, starts, teachers, first = [], [], [], [], 0
     for source in sources:
-        wanted_p = _predicted(source, reference_mask=reference_mask)
+        wanted_p = predicted_places(source, reference_mask=reference_mask)
         if not wanted_p.numel():
             continue
         assert source.last_hidden_TH is not None
@@ -96,7 +104,7 @@ def assemble(sources: Sequence[Source], *, depths: int, reference_mask: bool = F
     return Batch(rollouts=_joined(parts, depths=depths), predicted=predicted)
 
 
-def _predicted(source: Source, *, reference_mask: bool) -> Tensor:
+def predicted_places(source: Source, *, reference_mask: bool = False) -> Tensor:
     """Places of the tokens that count: with a start before them and a teacher's row that is stored."""
     if source.last_hidden_TH is None:
         raise ValueError("expected the target's last hidden states beside the features, found none")

@@ -1,4 +1,7 @@
-"""A draft layer at decoding time. Legend: n rows, H hidden size, A query heads, G key heads, S keys, d head size."""
+"""A layer over a drafter's own state at decoding time.
+
+Legend: n rows, H hidden size, A query heads, G key heads, S keys, d head size.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specflow.drafters.eagle3.geometry import Eagle3Geometry
-from specflow.drafters.eagle3.network import Layer
+from specflow.drafters.layers import Heads, RMSNorm, StateLayer
 from specflow.drafters.linear import Linear, frozen_linear
 from specflow.drafters.rope import rotate
 
 
 class FrozenLayer:
-    def __init__(self, layer: Layer, geometry: Eagle3Geometry, *, precision: str) -> None:
-        g, mlp = geometry, layer.mlp
-        self._heads, self._groups, self._size, self._eps = g.num_heads, g.num_kv_heads, g.head_dim, g.rms_norm_eps
+    """``state_norm``: of the state, none: it is read as it is. ``embed_norm``: of the token's embedding, which is then
+    read beside the state, first."""
+
+    def __init__(
+        self,
+        layer: StateLayer,
+        sizes: Heads,
+        *,
+        precision: str,
+        state_norm: RMSNorm | None,
+        embed_norm: RMSNorm | None = None,
+    ) -> None:
+        mlp = layer.mlp
+        self._heads, self._groups, self._size = sizes.num_heads, sizes.num_kv_heads, sizes.head_dim
+        self._eps = layer.post_attention_layernorm.eps
         self._qkv = frozen_linear(layer.self_attn.qkv(), precision=precision)
         self._o: Linear = frozen_linear(layer.self_attn.o_proj.weight, precision=precision)
         self._gate_up = frozen_linear(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)), precision=precision)
         self._down: Linear = frozen_linear(mlp.down_proj.weight, precision=precision)
-        self._embed_norm = _scale(layer.input_layernorm.weight) if hasattr(layer, "input_layernorm") else None
-        self._state_norm = _scale(layer.hidden_norm.weight)
-        self._mlp_norm = _scale(layer.post_attention_layernorm.weight)
+        self._embed_norm = None if embed_norm is None else frozen_scale(embed_norm)
+        self._state_norm = None if state_norm is None else frozen_scale(state_norm)
+        self._mlp_norm = frozen_scale(layer.post_attention_layernorm)
 
     def __call__(
         self,
@@ -41,7 +55,7 @@ class FrozenLayer:
         ``mask``: ``[n, S]``, what each row sees; none: everything.
         """
         count, pairs = state_nH.shape[0], self._heads + self._groups
-        read = self._normalise(state_nH) * self._state_norm
+        read = state_nH if self._state_norm is None else self._normalise(state_nH) * self._state_norm
         if self._embed_norm is not None:
             read = torch.cat((self._normalise(embeds_nH) * self._embed_norm, read), dim=1)
         qkv = self._qkv(read).view(count, pairs + self._groups, self._size)
@@ -76,5 +90,6 @@ class FrozenLayer:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._eps)
 
 
-def _scale(weight: Tensor) -> Tensor:
-    return weight.detach().float().clone()
+def frozen_scale(norm: RMSNorm) -> Tensor:
+    """The norm's scale, as it is now."""
+    return norm.weight.detach().float().clone()
