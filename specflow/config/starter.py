@@ -89,4 +89,9 @@ def _default(field: FieldInfo) -> Any:
 def _value(value: Any) -> str:
     if isinstance(value, str | Path):
         return json.dumps(str(value)) if any(c in str(value) for c in ":#{}[],&*?|<>=!%@`\"'") else str(value)
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
+    return json.dumps(list(value) if isinstance(value, tuple) else value, default=_of_section)
+
+
+def _of_section(value: BaseModel) -> dict[str, Any]:
+    """A section in the default of a mapping: only what is not its own default."""
+    return value.model_dump(mode="json", exclude_defaults=True)

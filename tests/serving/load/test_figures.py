@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,14 @@ def test_figures_are_ratios_of_sums_over_repeats() -> None:
         "commit_len": 13 / 7,
     }  # fmt: skip
     assert side.cached_share == 0.0
+
+
+def test_times_count_from_when_a_request_was_due_not_from_when_it_was_sent() -> None:
+    waited = replace(sample("a", [(3.0, 1), (4.0, 2)], sent=2.0), due=1.0)
+    assert (waited.first_token, waited.seconds) == (2.0, 3.0)
+    side = side_of([block(waited)], closed(), seed=0)
+    assert side is not None
+    assert side.late == 1.0
 
 
 def test_percentiles_between_tokens_count_tokens_not_chunks() -> None:

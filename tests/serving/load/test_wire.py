@@ -94,6 +94,14 @@ def test_a_connection_that_is_cut_is_a_failure() -> None:
     assert len(block.samples) == 4
 
 
+def test_a_connection_whose_answer_was_given_up_is_not_used_again() -> None:
+    broken = Script(chunks=[(0.0, b"data: {broken\n\n"), (0.1, generate_event(1)), (0.2, generate_event(2))])
+    with CannedServer(lambda n, body: broken if n == 0 else generated(3, every=0.01)) as server:
+        block = run(server, requests=2, concurrency=1)
+    assert [f.reason for f in block.failures] == ["not_the_protocol"]
+    assert [s.counters.tokens for s in block.samples] == [3]
+
+
 def test_a_server_that_dies_with_streams_under_way() -> None:
     with (
         CannedServer(lambda n, body: generated(40, every=0.01), dies_after=5) as server,
