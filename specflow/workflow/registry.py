@@ -16,6 +16,8 @@ STAGE_NAMES = (
     "tokenize",
     "vocab",
     "capture",
+    "pool",
+    "join",
     "train",
     "calibrate",
     "profile",
@@ -23,7 +25,9 @@ STAGE_NAMES = (
     "verify",
     "parity",
     "bench",
+    "incumbent",
     "compare",
+    "gate",
     "report",
 )
 
