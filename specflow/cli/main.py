@@ -7,7 +7,22 @@ from typing import Annotated
 import typer
 
 import specflow
-from specflow.cli import advise, artifacts, doctor, features, files, flows, inspect, kernels, lint, serve, stages
+from specflow.cli import (
+    advise,
+    artifacts,
+    doctor,
+    drafters,
+    features,
+    files,
+    flows,
+    history,
+    inspect,
+    kernels,
+    lint,
+    serve,
+    stages,
+    watch,
+)
 from specflow.cli.group import Group
 
 app = typer.Typer(
@@ -37,6 +52,9 @@ files.register(app)
 doctor.register(app)
 flows.register(app)
 artifacts.register(app)
+drafters.register(app)
+history.register(app)
+watch.register(app)
 advise.register(app)
 inspect.register(app)
 features.register(app)

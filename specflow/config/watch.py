@@ -24,7 +24,11 @@ class WatchParams(Section):
     cool_down: float = Field(default=21600, ge=0, description="Seconds after a retraining in which none is started.")
     least_rounds: int = Field(default=200, ge=1, description="Fewest rounds from which a reading is made.")
     interval: float = Field(default=60, gt=0, description="Seconds between readings.")
-    flow: str = Field(default="retrain", description="Flow that is run.")
+    flow: str = Field(default="retrain", description="Flow that is run then.")
+    deployment: str | None = Field(
+        default=None,
+        description="Prefect deployment that is run instead, as FLOW/NAME, at the server that PREFECT_API_URL names.",
+    )
 
     @model_validator(mode="after")
     def _recovers_above_the_margin(self) -> Self:

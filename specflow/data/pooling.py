@@ -28,9 +28,9 @@ class Pool:
         for number, documents in enumerate(self.slices):
             for document in documents:
                 split = document.split
-                if split == "train" and _asked(document) in heldout:
-                    split = UNUSED
-                elif split == "heldout" and number < measured_from:
+                if (split == "train" and _asked(document) in heldout) or (
+                    split == "heldout" and number < measured_from
+                ):
                     split = UNUSED
                 name = document.id if document.id not in used else _other_name(document.id, number, used)
                 used.add(name)
