@@ -155,7 +155,7 @@ class _Expansion:
         return nodes
 
     def _section(self, name: str, entry: FlowStage, item: str | None) -> tuple[str, BaseModel] | None:
-        """The section named like the stage, or the item of the mapping, where there is no section or it is of its type."""
+        """The section named like the stage; or the item of the mapping, if there is none or the item is of its type."""
         path = entry.stage
         params = getattr(self._config, path) if path in type(self._config).model_fields else None
         if entry.foreach and item is not None:

@@ -163,8 +163,8 @@ class DrafterRegistry:
 
     def _switch(self, link: Path, export: str | None) -> None:
         """Relative, so that the store may be moved; replaced by a rename, so that it is never absent."""
-        wanted = f"../export/{export}/{DRAFT}" if export else None
-        found = os.readlink(link) if link.is_symlink() else None
+        wanted = Path("..", "export", export, DRAFT) if export else None
+        found = link.readlink() if link.is_symlink() else None
         if found == wanted:
             return
         if wanted is None:
