@@ -1,4 +1,4 @@
-"""What cannot be joined is refused with both sides named; what can is tested in ``tests/workflow/test_retraining.py``."""
+"""Joined features are those of the slices, in their place in the pool; what cannot be joined is refused."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_other_contracts_are_refused(tmp_path: Path) -> None:
 def test_features_in_object_storage_are_refused(tmp_path: Path) -> None:
     parts = [part(tmp_path / "a", [0], start=0)]
     keep_elsewhere(tmp_path / "a", Bucket("file:///nowhere"))
-    with pytest.raises(CannotJoin, match="found a in object storage: leave out capture.store_url"):
+    with pytest.raises(CannotJoin, match=r"found a in object storage: leave out capture\.store_url"):
         join_features(parts, tmp_path / "out")
 
 
