@@ -42,7 +42,7 @@ def test_two_retrainings(tmp_path: Path) -> None:
     first = _specflow(*command)
     assert {node["status"] for node in first["nodes"]} == {"made"}
     events = DrafterRegistry(ArtifactStore(store)).events()
-    assert [event.event for event in events][0] == "candidate"
+    assert events[0].event == "candidate"
     assert events[-1].event in ("promoted", "kept")  # chance: the drafter of a random target
     assert events[-1].reason
     drafter = next(node["key"] for node in first["nodes"] if node["stage"] == "train")
