@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -13,7 +14,9 @@ from specflow.cli.execute import show_result
 from specflow.cli.output import console, print_json
 from specflow.cli.work import Work, bad_input, open_work
 from specflow.stages.contract import StageError
+from specflow.workflow.console import make_console
 from specflow.workflow.drift import Reading, Verdict
+from specflow.workflow.results import RunResult
 from specflow.workflow.runner import run
 from specflow.workflow.watching import NothingToCompare, poll
 
@@ -41,9 +44,8 @@ def watch(
     while True:
         verdict = _polled(work, url, once=once)
         if verdict:
-            _show(verdict, as_json=as_json)
-            if verdict.finding == "retrain" and not dry_run:
-                _retrain(work, as_json=as_json)
+            fires = verdict.finding == "retrain" and not dry_run
+            _show(verdict, _retrain(work, verdict, as_json=as_json) if fires else None, as_json=as_json, once=once)
         if once:
             return
         time.sleep(work.loaded.config.watch.interval)
@@ -79,25 +81,33 @@ def read_server(url: str, earlier: Mapping[str, Any] | None) -> Reading:
     return read(url, since=Monitored.from_json(earlier) if earlier else None)
 
 
-def _show(verdict: Verdict, *, as_json: bool) -> None:
+def _show(verdict: Verdict, result: RunResult | None, *, as_json: bool, once: bool) -> None:
+    """One JSON document, or a line and what was measured; leaves where the retraining failed and none follows."""
     if as_json:
-        print_json({"finding": verdict.finding, "reason": verdict.reason})
+        run_json = result.as_json() if result else None
+        print_json({"finding": verdict.finding, "reason": verdict.reason, "run": run_json})
     else:
-        console().print(f"{verdict.finding}: {verdict.reason}", markup=False, soft_wrap=True)
+        console().print(_line(verdict), markup=False, soft_wrap=True)
+        if result:
+            show_result(result)
+    if result and result.exit_code and (once or result.interrupted):
+        raise typer.Exit(result.exit_code)
 
 
-def _retrain(work: Work, *, as_json: bool) -> None:
-    """A deployment's run, which goes on by itself; or the flow here, on what the source has by now."""
+def _line(verdict: Verdict) -> str:
+    return f"{verdict.finding}: {verdict.reason}"
+
+
+def _retrain(work: Work, verdict: Verdict, *, as_json: bool) -> RunResult | None:
+    """The flow here, on what the source has by now; or a run of the deployment, which goes on by itself."""
     deployment = work.loaded.config.watch.deployment
+    console(stderr=True).print(_line(verdict), markup=False, soft_wrap=True)
     if deployment:
         start_deployment(deployment)
         console(stderr=True).print(f"deployment {deployment} was started", markup=False)
-        return
-    result = run(work.flow, work.loaded.config, work.store, locate=work.locate)
-    if as_json:
-        print_json(result.as_json())
-    else:
-        show_result(result)
+        return None
+    progress = make_console(sys.stderr if as_json else sys.stdout)
+    return run(work.flow, work.loaded.config, work.store, locate=work.locate, console=progress)
 
 
 def start_deployment(name: str) -> None:

@@ -16,7 +16,7 @@ INPUTS: Mapping[str, Arity] = {}
 
 
 def check(params: IncumbentParams) -> Iterable[Problem]:
-    if params.drafter is not None and not weight_files(params.drafter):
+    if params.drafter is not None and params.drafter.is_dir() and not weight_files(params.drafter):
         expected = "the artifact of a drafter, with its weights as safetensors"
         yield Problem(where="drafter", found=str(params.drafter), expected=expected)
 
@@ -25,11 +25,13 @@ def files(params: IncumbentParams) -> Iterable[Path]:
     """All files of the drafter, so that the key follows its content."""
     if params.drafter is None:
         return []
-    return sorted(p for p in drafter_directory(params.drafter).iterdir() if p.is_file())
+    directory = drafter_directory(params.drafter)
+    # One that is gone is reported as a missing file.
+    return sorted(p for p in directory.iterdir() if p.is_file()) if directory.is_dir() else [directory]
 
 
 def estimate(params: IncumbentParams) -> Estimate:
-    return Estimate(bytes=sum(file.stat().st_size for file in files(params)), seconds=1.0)
+    return Estimate(bytes=sum(file.stat().st_size for file in files(params) if file.exists()), seconds=1.0)
 
 
 def run(inputs: Inputs, params: IncumbentParams, context: Context) -> Metrics:

@@ -99,7 +99,8 @@ def plan(
     ``verify`` reads every byte of the artifacts found. ``to_run`` false: only the keys are wanted, of stages that may
     lack a parameter. Raises ``InputErrors`` for a wrong flow or configuration.
     """
-    for resolution in resolutions(config, store):
+    mappings = {entry.foreach for entry in flow.stages.values()}
+    for resolution in resolutions(config, store, mappings=mappings):
         config = resolution.config
         nodes = expand(flow, config, registry=registry, locate=locate, to_run=to_run)
         planner = _Planner(store, registry, {node.id: node for node in nodes}, config=config, verify=verify)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +32,10 @@ class Resolution:
     decision: str | None = None
 
 
-def resolutions(config: BaseModel, store: ArtifactStore) -> Iterator[Resolution]:
+def resolutions(config: BaseModel, store: ArtifactStore, *, mappings: Collection[str | None]) -> Iterator[Resolution]:
     """What the configuration stands for; the first that fits is meant, and the last one always fits.
+
+    ``mappings``: what the flow runs stages for each of; slices are cut only for a flow that has some.
 
     A drafter is trained from the promoted one, and compared with it. Once it is promoted itself, the same flow on the
     same data must find that everything is made, and not start again from its own result. So the promoted drafter is
@@ -42,11 +44,13 @@ def resolutions(config: BaseModel, store: ArtifactStore) -> Iterator[Resolution]
     if not isinstance(config, Config):
         yield Resolution(config)
         return
-    slices = sliced(config.retrain, config.regenerate, store.root)
+    slices = sliced(config.retrain, config.regenerate, store.root) if "slices" in mappings else {}
     registry = DrafterRegistry(store)
     promoted = registry.promoted(config.gate.service)
     if promoted and promoted.decision:
-        yield Resolution(_resolved(config, store, slices, registry.before(promoted)), promoted.decision)
+        before = registry.before(promoted)
+        if before is None or store.exists("drafter", before.drafter):
+            yield Resolution(_resolved(config, store, slices, before), promoted.decision)
     yield Resolution(_resolved(config, store, slices, promoted))
 
 
