@@ -66,8 +66,10 @@ def enter_failure(
             promoted = registry.promoted(service)
             own = [e for e in registry.events() if (e.service, e.drafter) == (service, record.key)]
             if not own or own[-1].reason != reason:
-                about = {"service": service, "drafter": record.key, "name": record.item or ""}
-                writer.add(Event(event="kept", reason=reason, time=now(), **about))
+                name = record.item or ""
+                writer.add(
+                    Event(event="kept", service=service, drafter=record.key, name=name, reason=reason, time=now())
+                )
         yield f"{service}: {_what(promoted)} is kept: {reason}"
 
 
