@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specflow.features.contract import FeatureContract
+from specflow.features.contract import FINGERPRINT_FIELDS, FeatureContract
 from specflow.features.document import Document
 from specflow.features.joining import CannotJoin, Part, join_features
 from specflow.features.location import Bucket, keep_elsewhere
@@ -19,7 +19,7 @@ HIDDEN = 4
 
 
 def contract(*, layer_ids: tuple[int, ...] = (0, 1), rows: str = "all") -> FeatureContract:
-    hashes = {"weights_hash": "w", "config_hash": "c", "tokenizer_hash": "t", "template_hash": "m"}
+    hashes = dict.fromkeys(FINGERPRINT_FIELDS, "x")
     return FeatureContract.for_target(hashes, layer_ids=layer_ids, hidden_size=HIDDEN, precision="fp32", rows=rows)
 
 

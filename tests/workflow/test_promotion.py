@@ -124,7 +124,7 @@ def test_a_decision_about_another_incumbent_than_the_present_one_promotes_nothin
 
 def test_refusals_say_what_to_do(store: ArtifactStore) -> None:
     add_drafter(store, A)
-    add_drafter(store, "a" + "b" * 63)
+    add_drafter(store, "a" + "0" * 63)
     with pytest.raises(RegistryError, match="'a' names several drafters"):
         promote(store, "chat", "a", reason="")
     with pytest.raises(RegistryError, match="`specflow export` makes an export"):

@@ -127,8 +127,7 @@ def _run(run: Run) -> dict[str, Any]:
             text.number(best["tokens_per_second"], 1),
             text.number(baseline["tokens_per_second"], 1),
             text.number(run.decision["plain_tokens_per_second"], 1),
-            text.times(gain.get("ratio")),
-            text.interval(gain.get("low"), gain.get("high")),
+            f"{text.times(gain.get('ratio'))} ({text.interval(gain.get('low'), gain.get('high'))})",
         ],
         "why": run.reason,
     }

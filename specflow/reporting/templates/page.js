@@ -6,7 +6,7 @@
     document.querySelectorAll("[data-figure]").forEach(function (el) {
       var spec = JSON.parse(document.getElementById(el.id + "-spec").textContent), layout = spec.layout;
       spec.data.forEach(function (t) {
-        if (t.line && t.line.color === "ink") { t.line.color = ink; t.marker = { color: ink }; }
+        if (t.line && t.line.color === "ink") { t.line.color = ink; t.marker = Object.assign({}, t.marker, { color: ink }); }
         if (t.type === "bar") t.marker = Object.assign({ line: { width: 0 } }, t.marker);
       });
       var axis = { gridcolor: grid, zerolinecolor: grid, linecolor: grid, automargin: true };
