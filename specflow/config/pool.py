@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from specflow.config.base import Section
+from specflow.config.base import NOT_IN_KEY, Section
 
 
 class PoolParams(Section):
@@ -20,3 +20,9 @@ class PoolParams(Section):
 
 class JoinParams(Section):
     """Put the features of all slices together."""
+
+    checksums: bool = Field(
+        default=True,
+        description="Read every shard of the slices and compare it with its commit marker before it is linked.",
+        json_schema_extra=NOT_IN_KEY,
+    )

@@ -13,7 +13,7 @@ from typing import Any
 from specflow.features.contract import CONTRACT_FILE, FeatureContract
 from specflow.features.location import Directory, kept_elsewhere
 from specflow.features.reader import DOCUMENTS, STORE, shard_name
-from specflow.features.shard import CHECKSUM, commit_shard, read_marker
+from specflow.features.shard import CHECKSUM, commit_shard, read_marker, verify_shard
 from specflow.features.store import FeatureWriter
 
 Describe = Callable[[int], Mapping[str, Any]]
@@ -33,8 +33,10 @@ class Part:
     describe: Describe
 
 
-def join_features(parts: Sequence[Part], output: Path) -> int:
+def join_features(parts: Sequence[Part], output: Path, *, checksums: bool = True) -> int:
     """Write the store of all parts to ``output``, part after part; returns its number of shards.
+
+    Of each shard the sizes, and with ``checksums`` all bytes, are compared with its marker first.
 
     Raises :class:`CannotJoin` where contracts differ or shards are not on disk, and ``DamagedShard``.
     """
@@ -43,6 +45,7 @@ def join_features(parts: Sequence[Part], output: Path) -> int:
     for part in parts:
         for shard in range(_shards(part)):
             source = part.path / STORE / shard_name(shard)
+            verify_shard(source, checksums=checksums)
             _link_shard(source, output / STORE / shard_name(number), part.describe)
             number += 1
     FeatureWriter(output, contract).finish(number)

@@ -54,7 +54,8 @@ def run(inputs: Inputs, params: JoinParams, context: Context) -> Metrics:
     pooled = inputs.one("tokens")
     documents = read_documents(pooled.path)
     try:
-        shards = join_features(_parts(pooled, inputs.all("features"), documents), context.output)
+        parts = _parts(pooled, inputs.all("features"), documents)
+        shards = join_features(parts, context.output, checksums=params.checksums)
     except CannotJoin as error:
         raise StageError(f"join: {error}") from error
     reader = FeatureReader(context.output, checksums=False)

@@ -46,6 +46,7 @@ def part(root: Path, indices: list[int], *, start: int, rows: str = "all", **cha
             writer.write(shard, [document(index, 4 + index)])
         writer.finish(len(indices))
     else:
+        root.mkdir()
         FeatureWriter(root, made).finish(0)
     return Part(root.name, root, lambda i: {"index": start + i, "split": "heldout" if i else "train", "id": f"j{i}"})
 
@@ -80,8 +81,14 @@ def test_features_in_object_storage_are_refused(tmp_path: Path) -> None:
         join_features(parts, tmp_path / "out")
 
 
-def test_a_shard_without_marker_is_damage(tmp_path: Path) -> None:
+def test_a_damaged_slice_is_not_joined(tmp_path: Path) -> None:
     parts = [part(tmp_path / "a", [0], start=0)]
+    array = tmp_path / "a" / "store" / "shard-00000" / "last_hidden" / "c" / "0" / "0"
+    data = array.read_bytes()
+    array.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(DamagedShard, match="has another checksum"):
+        join_features(parts, tmp_path / "out")
+    assert join_features(parts, tmp_path / "unread", checksums=False) == 1
     (tmp_path / "a" / "store" / "shard-00000" / "COMMIT.json").unlink()
     with pytest.raises(DamagedShard, match=r"no COMMIT.json"):
-        join_features(parts, tmp_path / "out")
+        join_features(parts, tmp_path / "third", checksums=False)
