@@ -70,7 +70,7 @@ def test_documents_take_their_place_in_the_pool(tmp_path: Path, rows: str) -> No
 
 def test_other_contracts_are_refused(tmp_path: Path) -> None:
     parts = [part(tmp_path / "a", [0], start=0), part(tmp_path / "b", [], start=1, layer_ids=(0, 2))]
-    with pytest.raises(CannotJoin, match=r"a and b have different feature contracts: layer_ids: \(0, 1\) and \(0, 2\)"):
+    with pytest.raises(CannotJoin, match=r"a and b have different feature contracts: layer_ids: \[0, 1\] and \[0, 2\]"):
         join_features(parts, tmp_path / "out")
 
 
