@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ import torch
 from specflow.cli.work import Work, open_work
 from specflow.features.reader import FeatureReader
 from specflow.workflow.promoting import rollback
-from specflow.workflow.promotion import DrafterRegistry
+from specflow.workflow.promotion import DrafterRegistry, Event
 from specflow.workflow.store import ArtifactStore
 from tests.workflow.in_process import Made, make
 
@@ -61,49 +64,96 @@ def service(tmp_path: Path) -> Service:
     return Service(tmp_path, rows=7)
 
 
-def test_a_second_run_makes_only_what_is_new_and_the_same_as_a_run_from_scratch(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    always_promote(monkeypatch)
-    first = service.run()
+@dataclass
+class Twice:
+    """A service after three runs: the first, one with nothing new, one with three more rows; all promote."""
+
+    service: Service
+    first: Made
+    again: Made
+    second: Made
+    promoted: Event
+    """By the first."""
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twice]:
+    service = Service(tmp_path_factory.mktemp("twice"), rows=7)
+    with pytest.MonkeyPatch.context() as patch:
+        always_promote(patch)
+        first = service.run()
+        promoted = service.registry().promoted("smoke")
+        assert promoted is not None
+        again = service.run()
+        assert len(service.registry().events()) == 2, "a decision is entered once"
+        service.grow()
+        yield Twice(service, first, again, service.run(), promoted)
+
+
+def test_the_first_run_makes_all_and_its_drafter_is_what_a_server_loads(twice: Twice) -> None:
+    first, service = twice.first, twice.service
     assert first.of("made") == set(first.statuses), first.messages
     assert slice_nodes(0) < set(first.statuses), "five of the seven rows are a slice, two wait"
     assert not slice_nodes(1) & set(first.statuses)
-    promoted = service.registry().promoted("smoke")
-    assert promoted is not None
     assert "is promoted" in first.text
     link = service.registry().link("smoke")
     assert json.loads((link / "config.json").read_text())["architectures"] == ["DFlashDraftModel"]
-    drafter = json.loads((service.store.path("drafter", promoted.drafter) / "drafter" / "manifest.json").read_text())
-    assert "init_from" not in drafter["lineage"]
+    assert "init_from" not in lineage(service, twice.promoted)
 
-    # Nothing is new: all is found, though the drafter that training starts from would now be its own result.
-    again = service.run()
-    assert again.of("cached") == set(again.statuses)
-    assert len(service.registry().events()) == 2, "a decision is entered once"
 
-    service.grow()
-    second = service.run()
+def test_where_nothing_is_new_all_is_found(twice: Twice) -> None:
+    """Though the drafter that training starts from would now be its own result."""
+    assert twice.again.of("cached") == set(twice.again.statuses)
+
+
+def test_a_second_run_makes_only_what_is_new(twice: Twice) -> None:
+    second, service = twice.second, twice.service
     assert second.of("cached") == BASE | slice_nodes(0)
     assert second.of("made") == set(second.statuses) - BASE - slice_nodes(0)
     assert slice_nodes(1) | {"incumbent:promoted"} < second.of("made")
     newer = service.registry().promoted("smoke")
     assert newer is not None
-    assert newer.drafter != promoted.drafter
+    assert newer.drafter != twice.promoted.drafter
     assert [e.state for e in service.registry().entries()] == ["retired", "promoted"]
-    manifest = json.loads((service.store.path("drafter", newer.drafter) / "drafter" / "manifest.json").read_text())
-    assert manifest["lineage"]["init_from"]["source"] == promoted.drafter, "training started from the promoted drafter"
-    decision = json.loads(next(service.store.path("decision", str(newer.decision)).glob("decision.json")).read_text())
-    assert decision["baseline"]["drafter"] == promoted.drafter
+    assert lineage(service, newer)["init_from"]["source"] == twice.promoted.drafter, "training started from it"
+    decision = json.loads((service.store.path("decision", str(newer.decision)) / "decision.json").read_text())
+    assert decision["baseline"]["drafter"] == twice.promoted.drafter
     assert decision["candidates"][0]["certificate"] == "passed"
 
+
+def test_slices_are_byte_equal_to_those_of_a_run_from_scratch(twice: Twice, tmp_path: Path) -> None:
     other = Service(tmp_path / "scratch", rows=10)
-    plan = other.work().plan(only={"join"}, upstream=True)
-    make(plan, other.root / "logs")
+    make(other.work().plan(only={"join"}, upstream=True), other.root / "logs")
     for kind in ("conversations", "tokens", "features"):
-        ours, theirs = payloads(service.store, kind), payloads(other.store, kind)
+        ours, theirs = payloads(twice.service.store, kind), payloads(other.store, kind)
         assert theirs.items() <= ours.items(), f"{kind} of a run from scratch differ"
         assert len(theirs) >= 3
+
+
+def test_what_was_rolled_back_is_not_promoted_again(twice: Twice) -> None:
+    service = twice.service
+    first, second = service.registry().entries("smoke")
+    rollback(service.store, "smoke", reason="answers were slow")
+    promoted = service.registry().promoted("smoke")
+    assert promoted is not None
+    assert promoted.drafter == first.drafter
+    again = service.run()
+    assert again.of("cached") == set(again.statuses)
+    assert [(e.drafter, e.state) for e in service.registry().entries()] == [
+        (first.drafter, "promoted"),
+        (second.drafter, "retired"),
+    ]
+    # Another rule is another decision, about the same drafter.
+    service.run("gate.confidence=0.9")
+    entry = service.registry().entries("smoke")[1]
+    assert entry.state == "retired"
+    assert "was rolled back before" in entry.reason
+
+
+def lineage(service: Service, event: Event) -> dict[str, Any]:
+    manifest = service.store.path("drafter", event.drafter) / "drafter" / "manifest.json"
+    found: dict[str, Any] = json.loads(manifest.read_text())["lineage"]
+    return found
 
 
 def payloads(store: ArtifactStore, kind: str) -> dict[str, str]:
@@ -135,29 +185,6 @@ def test_joined_features_are_those_of_the_slices_and_no_heldout_prompt_is_traine
         place += len(own)
     arrays = service.store.path("features", plan.node("join").key) / "store/shard-00000/features/c/0/0/0"
     assert arrays.stat().st_nlink > 1, "the arrays are linked, not copied"
-
-
-def test_what_was_rolled_back_is_not_promoted_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    always_promote(monkeypatch)
-    service.run()
-    service.grow()
-    service.run()
-    first, second = service.registry().entries("smoke")
-    rollback(service.store, "smoke", reason="answers were slow")
-    promoted = service.registry().promoted("smoke")
-    assert promoted is not None
-    assert promoted.drafter == first.drafter
-    again = service.run()
-    assert again.of("cached") == set(again.statuses)
-    assert [(e.drafter, e.state) for e in service.registry().entries()] == [
-        (first.drafter, "promoted"),
-        (second.drafter, "retired"),
-    ]
-    # Another rule is another decision, about the same drafter.
-    service.run("gate.confidence=0.9")
-    entry = service.registry().entries("smoke")[1]
-    assert entry.state == "retired"
-    assert "was rolled back before" in entry.reason
 
 
 def test_a_failed_verification_keeps_what_runs_and_says_why(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
