@@ -11,9 +11,11 @@ from specflow.cli import (
     advise,
     artifacts,
     doctor,
+    drafters,
     features,
     files,
     flows,
+    history,
     import_drafter,
     inspect,
     kernels,
@@ -22,6 +24,7 @@ from specflow.cli import (
     monitor,
     serve,
     stages,
+    watch,
 )
 from specflow.cli.group import Group
 
@@ -52,6 +55,9 @@ files.register(app)
 doctor.register(app)
 flows.register(app)
 artifacts.register(app)
+drafters.register(app)
+history.register(app)
+watch.register(app)
 advise.register(app)
 inspect.register(app)
 features.register(app)

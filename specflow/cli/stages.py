@@ -24,6 +24,7 @@ FLOWS = {
     "compare": "compare-drafters",
     "parity": "check-serving",
     "load": "bench-serving",
+    **dict.fromkeys(("pool", "join", "incumbent", "gate"), "retrain"),
 }
 """Stages that are not in the default flow, and one that has them."""
 UPSTREAM = typer.Option("--upstream", help="Also run what is missing before it; without this, that is an error.")

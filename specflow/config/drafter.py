@@ -62,8 +62,9 @@ class TrainParams(Section):
     )
     init_from: str | None = Field(
         default=None,
-        description="A drafter to start from: its directory, or the beginning of its artifact's key. Tensors are taken "
-        "by name; what it lacks starts as `initialise` says.",
+        description="A drafter to start from: its directory, the beginning of its artifact's key, or `promoted` (the "
+        "one of gate.service; without one as none). Tensors are taken by name; what it lacks starts as `initialise` "
+        "says.",
     )
     init_take: Literal["weights", "state", "whole"] = Field(
         default="weights",

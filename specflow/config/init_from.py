@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from specflow.config.consistency import Inconsistency
+from specflow.config.gate import PROMOTED
 from specflow.config.root import Config
 
 
@@ -18,7 +19,7 @@ def with_found_drafters(config: Config, base: Path) -> tuple[Config, list[Incons
     found = {}
     for name, drafter in config.drafters.items():
         given = drafter.train.init_from
-        if given is None:
+        if given is None or given == PROMOTED:  # which one that is, the plan finds out
             continue
         places = list(_places(given, base, config.store))
         if len(places) == 1:

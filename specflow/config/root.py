@@ -13,16 +13,20 @@ from specflow.config.calibrate import CalibrateParams
 from specflow.config.capture import CaptureParams
 from specflow.config.compare import CompareParams
 from specflow.config.export import ExportParams
+from specflow.config.gate import GateParams, IncumbentParams
 from specflow.config.load import LoadParams
 from specflow.config.methods import AnyDrafter
 from specflow.config.parity import ParityParams
+from specflow.config.pool import JoinParams, PoolParams
 from specflow.config.profile import ProfileParams
 from specflow.config.regenerate import RegenerateParams
 from specflow.config.report import ReportParams
+from specflow.config.retrain import RetrainParams
 from specflow.config.target import TargetParams
 from specflow.config.tokenize import TokenizeParams
 from specflow.config.verify import VerifyParams
 from specflow.config.vocab import VocabParams
+from specflow.config.watch import WatchParams
 
 DrafterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
 
@@ -59,3 +63,11 @@ class Config(Section):
         default=CompareParams(), description="Drafters against each other; in flow `compare-drafters`."
     )
     report: ReportParams = Field(default=ReportParams(), description="The report.")
+    retrain: RetrainParams = Field(default=RetrainParams(), description="New prompts; in flow `retrain`.")
+    pool: PoolParams = Field(default=PoolParams(), description="Documents of all slices; in flow `retrain`.")
+    join: JoinParams = Field(default=JoinParams(), description="Features of all slices; in flow `retrain`.")
+    incumbent: IncumbentParams = Field(
+        default=IncumbentParams(), description="The drafter that a new one must beat; in flow `retrain`."
+    )
+    gate: GateParams = Field(default=GateParams(), description="Whether a drafter is promoted; in flow `retrain`.")
+    watch: WatchParams = Field(default=WatchParams(), description="When a running server calls for `retrain`.")

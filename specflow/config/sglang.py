@@ -42,7 +42,7 @@ def root_url(url: str | None) -> str | None:
     return url.rstrip("/").removesuffix("/v1")
 
 
-RootUrl = Annotated[str, AfterValidator(_root_url)]
+RootUrl = Annotated[str, AfterValidator(root_url)]
 
 
 def _interpreter(path: Path | None, info: ValidationInfo) -> Path | None:
@@ -123,7 +123,7 @@ class SglangParams(SglangServer):
 class BaselineServer(Section):
     """The same server without a drafter."""
 
-    url: Annotated[str | None, AfterValidator(_root_url)] = Field(
+    url: Annotated[str | None, AfterValidator(root_url)] = Field(
         default=None,
         description="Address of one that runs, where `sglang.url` names the other; without it the stage starts one.",
         json_schema_extra=NOT_IN_KEY,

@@ -32,6 +32,12 @@ def ranking(waves: Sequence[Wave]) -> list[dict[str, Any]]:
     return rows
 
 
+def sums(waves: Sequence[Wave]) -> list[dict[str, Any]]:
+    """Tokens and seconds of each wave and mode, for whoever compares two modes later."""
+    names = ("mode", "concurrency", "number", "repeat", "tokens", "seconds")
+    return [{name: getattr(wave, name) for name in names} for wave in waves]
+
+
 def ranking_table(rows: Sequence[dict[str, Any]]) -> str:
     """Plain text; a mode's line, the quickest first within a concurrency."""
     return plain_table([RANKING_HEAD, *(cells(row) for row in rows)], left=1)

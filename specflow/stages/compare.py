@@ -50,7 +50,7 @@ def run(inputs: Inputs, params: CompareParams, context: Context) -> Metrics:
     Raises ``StageError`` where a drafter is not this target's, or two have one name.
     """
     from specflow.data.documents import iterate_documents
-    from specflow.reporting.ranking import ranking, ranking_table
+    from specflow.reporting.ranking import ranking, ranking_table, sums
     from specflow.reporting.ranking_plot import write_ranking_plot
     from specflow.serving.requests import heldout_requests
     from specflow.serving.waves import measure_waves, waves_of
@@ -78,7 +78,7 @@ def run(inputs: Inputs, params: CompareParams, context: Context) -> Metrics:
                 on_wave=progress.advance,
             )
     rows = ranking(waves)
-    record = {**_circumstances(inputs, params, target=target, requests=requests), "rows": rows}
+    record = {**_circumstances(inputs, params, target=target, requests=requests), "rows": rows, "waves": sums(waves)}
     (context.output / "comparison.json").write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", "utf-8")
     write_ranking_plot(rows, context.output / "comparison.png")
     context.log(ranking_table(rows))

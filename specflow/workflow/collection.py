@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import Timeout
 
 from specflow.features.location import kept_elsewhere
+from specflow.workflow.promotion import DrafterRegistry
 from specflow.workflow.store import ArtifactStore
 
 LEFTOVER_SECONDS = 24 * 3600.0
@@ -49,11 +50,14 @@ def collect_garbage(
 ) -> list[Removed]:
     """Remove artifacts outside ``reachable`` and its lineage, old unfinished work, and damaged artifacts.
 
+    What the registry of drafters names stays too, without what it was made from: a drafter can be served, promoted
+    and started from without its data.
+
     What they keep in object storage goes first, unless something that stays has its data at the same place. Work that
     another process holds the lock of is never touched. Raises ``StorageError`` where a place cannot be reached; the
     pointer to it then stays.
     """
-    keep = with_lineage(store, reachable)
+    keep = with_lineage(store, reachable) | DrafterRegistry(store).named()
     remote = _Remote((store.path(*pair) for pair in store.pairs() if pair in keep), dry_run=dry_run)
     # First, so that what then is left of the work has an owner, whose remote data a damaged artifact may share.
     leftovers = _leftovers(store, remote, leftover_seconds=leftover_seconds)

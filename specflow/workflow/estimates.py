@@ -16,6 +16,7 @@ from specflow.config.root import Config
 from specflow.config.target_facts import target_facts
 from specflow.stages.contract import Estimate, StageModule
 from specflow.workflow.graph import Node
+from specflow.workflow.retraining import ResolvedConfig
 
 WEIGHT_AND_GRADIENT, ADAMW, MUON = 2, 2, 1
 """fp32 numbers per weight that training keeps."""
@@ -29,6 +30,8 @@ def stated_estimate(node: Node, module: StageModule, config: BaseModel) -> Estim
     """The stage's own estimate; for ``capture``, which knows neither prompts nor target, with a size from both."""
     stated = module.estimate(node.params)
     if stated.bytes is None and isinstance(node.params, CaptureParams) and isinstance(config, Config):
+        if isinstance(config, ResolvedConfig) and node.item in config.slices:
+            config = config.model_copy(update={"regenerate": config.slices[node.item]})
         return feature_estimate(node.params, config) or stated
     if isinstance(node.params, DrafterParams) and isinstance(config, Config):
         return replace(stated, note="; ".join(filter(None, (stated.note, training_memory(node.params, config)))))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from specflow.config.gate import GateParams
+from specflow.stages.gate import KIND as DECISION
 from specflow.workflow.console import Console
 from specflow.workflow.events import Event, receive
 from specflow.workflow.launching import Launcher
 from specflow.workflow.planning import PlannedNode
+from specflow.workflow.promoting import enter_decision, enter_failure
+from specflow.workflow.promotion import RegistryError
 from specflow.workflow.registry import Registry
 from specflow.workflow.results import NodeResult, Status
 from specflow.workflow.store import ArtifactStore
@@ -36,13 +40,30 @@ class Execution:
         else:
             self.console.node_started(planned.id, "; ".join(outdated) or planned.reason)
             result = self._make(planned)
+        entered = ""
+        if result.succeeded and planned.kind == DECISION:
+            result, entered = self._entered(planned, result)
         self.console.node_finished(result)
+        if entered:
+            self.console.message(entered)
         return result
 
     def not_run(self, planned: PlannedNode, failed: list[str]) -> NodeResult:
         result = self._result(planned, "not run", message=f"needs {', '.join(failed)}")
         self.console.node_finished(result)
+        if isinstance(planned.node.params, GateParams):
+            reason = f"nothing was decided, because {', '.join(failed)} failed or did not run"
+            for line in enter_failure(self.store, planned.inputs, service=planned.node.params.service, reason=reason):
+                self.console.message(line)
         return result
+
+    def _entered(self, planned: PlannedNode, result: NodeResult) -> tuple[NodeResult, str]:
+        """The decision in the registry of drafters; what hinders that fails the node, whose artifact stays."""
+        try:
+            return result, enter_decision(self.store, planned.key)
+        except (RegistryError, OSError) as error:
+            message = f"the decision was made and could not be entered: {error}"
+            return replace(result, status="failed", message=message), ""
 
     def _make(self, planned: PlannedNode) -> NodeResult:
         started = time.monotonic()

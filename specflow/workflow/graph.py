@@ -155,14 +155,13 @@ class _Expansion:
         return nodes
 
     def _section(self, name: str, entry: FlowStage, item: str | None) -> tuple[str, BaseModel] | None:
-        """The section named like the stage; without one, the item of the mapping is the parameters."""
+        """The section named like the stage; or the item of the mapping, if there is none or the item is of its type."""
         path = entry.stage
-        params: Any = None
-        if path in type(self._config).model_fields:
-            params = getattr(self._config, path)
-        elif entry.foreach and item is not None:
-            path = f"{entry.foreach}.{item}"
-            params = look_up(self._config, entry.foreach)[item]
+        params = getattr(self._config, path) if path in type(self._config).model_fields else None
+        if entry.foreach and item is not None:
+            own = look_up(self._config, entry.foreach)[item]
+            if params is None or isinstance(own, type(params)):
+                path, params = f"{entry.foreach}.{item}", own
         if isinstance(params, BaseModel):
             return path, params
         self._report((name, "stage"), f"the configuration has no section {path!r} for stage {entry.stage!r}")

@@ -20,6 +20,7 @@ from specflow.workflow.history import History
 from specflow.workflow.keys import content_key, key_parameters
 from specflow.workflow.record import ArtifactRecord
 from specflow.workflow.registry import STAGES, Registry
+from specflow.workflow.retraining import resolutions
 from specflow.workflow.store import ArtifactStore
 
 State = Literal["cached", "to run", "blocked"]
@@ -98,8 +99,13 @@ def plan(
     ``verify`` reads every byte of the artifacts found. ``to_run`` false: only the keys are wanted, of stages that may
     lack a parameter. Raises ``InputErrors`` for a wrong flow or configuration.
     """
-    nodes = expand(flow, config, registry=registry, locate=locate, to_run=to_run)
-    planner = _Planner(store, registry, {node.id: node for node in nodes}, config=config, verify=verify)
+    mappings = {entry.foreach for entry in flow.stages.values()}
+    for resolution in resolutions(config, store, mappings=mappings):
+        config = resolution.config
+        nodes = expand(flow, config, registry=registry, locate=locate, to_run=to_run)
+        planner = _Planner(store, registry, {node.id: node for node in nodes}, config=config, verify=verify)
+        if resolution.decision is None or resolution.decision in {planner.recipe(node).key for node in nodes}:
+            break
     selected = _select(nodes, only)
     if upstream:
         _add_upstream(selected, nodes, planner)

@@ -16,6 +16,8 @@ STAGE_NAMES = (
     "tokenize",
     "vocab",
     "capture",
+    "pool",
+    "join",
     "train",
     "calibrate",
     "profile",
@@ -24,7 +26,9 @@ STAGE_NAMES = (
     "parity",
     "load",
     "bench",
+    "incumbent",
     "compare",
+    "gate",
     "report",
 )
 

@@ -24,7 +24,7 @@ from specflow.workflow.record import ArtifactRecord, describe_environment
 from specflow.workflow.registry import STAGES
 from specflow.workflow.store import FOREIGN, ArtifactStore
 
-KIND = "features"
+KIND, CAPTURE = "features", "capture"
 SHARDS = "store/"
 
 
@@ -79,6 +79,12 @@ def _repair(store: ArtifactStore, key: str, log: Callable[[str], None]) -> Repai
     record, path = store.record(KIND, key), store.path(KIND, key)
     if record is None or record.key != key:
         raise _NotAsRecorded("artifact.json is missing or unreadable, and with it what every file must be")
+    if record.stage != CAPTURE:
+        slices = ", ".join(name[:12] for name in record.inputs.get(KIND, []))
+        raise NotRepairable(
+            f"{KIND}/{key[:12]} joins the features of slices ({slices}), with which it shares its files: repair those, "
+            f"then {_RUN_THE_FLOW.partition(':')[0]}, which joins them again"
+        )
     damage = store.damage(KIND, key, record)
     wanted = [name for name, problem in damage.items() if problem != FOREIGN]
     bucket = _bucket(record, path, lost=ELSEWHERE in damage)

@@ -83,7 +83,13 @@ class ArtifactStore:
         if not self.root.is_dir():
             return []
         kinds = sorted(p for p in self.root.iterdir() if p.is_dir() and not p.name.startswith("."))
-        return [(kind.name, path.name) for kind in kinds for path in sorted(kind.iterdir()) if path.is_dir()]
+        # Links, as those to promoted exports, are no artifacts.
+        return [
+            (kind.name, path.name)
+            for kind in kinds
+            for path in sorted(kind.iterdir())
+            if path.is_dir() and not path.is_symlink()
+        ]
 
     def list(self, kind: str | None = None) -> list[Artifact]:
         """Readable artifacts, oldest first."""
