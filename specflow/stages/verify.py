@@ -21,7 +21,8 @@ INPUTS: Mapping[str, Arity] = {
 }
 
 CERTIFICATE_PROMPT = 32
-"""Last tokens of the prompt whose answers are drawn: every answer begins with a pass over all of them."""
+"""Last tokens of a prompt whose answers are drawn: every answer begins with a pass over all of them."""
+LEAST_SAMPLES = 50
 
 
 def check(params: VerifyParams) -> Iterable[Problem]:
@@ -32,6 +33,21 @@ def check(params: VerifyParams) -> Iterable[Problem]:
             expected="none or 0 with precision fp32, where any difference is a defect",
             hint="use precision bf16 or packed to allow near ties",
         )
+    asked = params.lossless
+    if 0 < asked.samples < LEAST_SAMPLES:
+        yield Problem(
+            where="lossless.samples",
+            found=str(asked.samples),
+            expected=f"at least {LEAST_SAMPLES}, or 0 for none",
+            hint="fewer answers show nothing",
+        )
+    if asked.enabled and not asked.samples and not asked.continuations:
+        yield Problem(
+            where="lossless",
+            found="samples 0 and continuations 0",
+            expected="at least one of them",
+            hint="raise one, or leave the certificate out",
+        )
 
 
 def files(params: VerifyParams) -> Iterable[Path]:
@@ -41,7 +57,9 @@ def files(params: VerifyParams) -> Iterable[Path]:
 def estimate(params: VerifyParams) -> Estimate:
     note = f"every held-out prompt decoded twice, {params.max_new_tokens} tokens each"
     if params.lossless.enabled:
-        note += f"; {params.lossless.samples} answers of {params.lossless.answer_tokens} tokens per sampling setting"
+        asked = params.lossless
+        note += f"; per sampling setting {asked.samples} answers of {asked.answer_tokens} tokens"
+        note += f" and {asked.prompts * asked.continuations} of {asked.continuation_tokens}"
     return Estimate(note=note)
 
 
@@ -58,8 +76,10 @@ def run(inputs: Inputs, params: VerifyParams, context: Context) -> Metrics:
     checks = _stored(inputs, params, context, exact)
     target = exact if precision == "fp32" else Target.load(path, precision=precision, threads=threads)
     checks.append(_greedy(inputs, params, context, target=target, exact=exact))
-    if params.lossless.enabled:
+    if params.lossless.enabled and params.lossless.samples:
         checks.append(_lossless(inputs, params, context, target=target))
+    if params.lossless.enabled and params.lossless.continuations:
+        checks.append(_continuations(inputs, params, context, target=target))
     for done in checks:
         context.log(str(done))
     failed = [c for c in checks if not c.passed]
@@ -174,18 +194,15 @@ def _greedy(inputs: Inputs, params: VerifyParams, context: Context, *, target: A
 
 def _lossless(inputs: Inputs, params: VerifyParams, context: Context, *, target: Any) -> Any:
     """Sampled answers to the end of the shortest held-out prompt, in an alphabet of the likeliest tokens."""
-    from specflow.data.documents import iterate_documents
     from specflow.drafters.base import Samples
     from specflow.drafters.loading import load_drafter
-    from specflow.serving.requests import heldout_requests
-    from specflow.serving.verification.lossless import Plan, check_lossless, settings_of
+    from specflow.serving.verification.lossless import Plan, check_lossless, few_of
     from specflow.serving.verification.restricted import RestrictedTarget, likely_alphabet
+    from specflow.serving.verification.settings import settings_of
     from specflow.stages.trees import asked_shape
 
     asked = params.lossless
-    requests = heldout_requests(iterate_documents(inputs.one("tokens").path))
-    shortest = min((request.prompt for request in requests), key=lambda prompt: (len(prompt), prompt))
-    prompt = shortest[-CERTIFICATE_PROMPT:]
+    prompt = _short_prompts(inputs, 1)[0]
     restricted = RestrictedTarget(target, likely_alphabet(target, prompt, asked.alphabet))
     proposer = load_drafter(inputs.one("drafter").path, restricted)  # drafters without a head of their own keep to it
     plan = Plan(
@@ -197,9 +214,49 @@ def _lossless(inputs: Inputs, params: VerifyParams, context: Context, *, target:
         tree=asked_shape(params.tree, params.tree_drafters, proposer, context),
         seed=asked.seed,
     )
-    count = len(settings_of(plan, allowed=len(restricted.allowed), drawn=isinstance(proposer, Samples)))
+    count = len(settings_of(plan.temperatures, top_k=few_of(restricted), drawn=isinstance(proposer, Samples)))
     with context.progress("distribution of sampled answers", total=count * asked.samples, unit="answers") as progress:
         return check_lossless(restricted, proposer, prompt, plan, on_answer=progress.advance)
+
+
+def _continuations(inputs: Inputs, params: VerifyParams, context: Context, *, target: Any) -> Any:
+    """Sampled continuations of held-out prompts by the target as it is; finished ones are kept in ``scratch``."""
+    from specflow.drafters.loading import load_drafter
+    from specflow.serving.verification.continuations import Plan, check_continuations
+    from specflow.serving.verification.journal import Journal
+    from specflow.stages.trees import asked_shape
+
+    asked = params.lossless
+    proposer = load_drafter(inputs.one("drafter").path, target)
+    plan = Plan(
+        prompts=_short_prompts(inputs, asked.prompts),
+        count=asked.continuations,
+        length=asked.continuation_tokens,
+        temperatures=asked.temperatures,
+        classes=asked.classes,
+        significance=asked.significance,
+        batch_size=params.batch_size,
+        tree=asked_shape(params.tree, params.tree_drafters, proposer, context),
+        seed=asked.seed,
+    )
+    speculative, plain = (Journal(context.scratch / f"continuations-{name}.jsonl") for name in ("drafted", "plain"))
+    total = 2 * plan.answers(proposer)
+    with context.progress("distribution of sampled continuations", total=total, unit="answers") as progress:
+        progress.advance(len(speculative) + len(plain))
+        return check_continuations(
+            target, proposer, plan, speculative=speculative, plain=plain, on_answer=progress.advance
+        )
+
+
+def _short_prompts(inputs: Inputs, count: int) -> list[list[int]]:
+    """The ends of the ``count`` shortest held-out prompts, fewer where there are fewer."""
+    from specflow.data.documents import iterate_documents
+    from specflow.serving.requests import heldout_requests
+
+    requests = heldout_requests(iterate_documents(inputs.one("tokens").path))
+    prompts = sorted({request.prompt for request in requests}, key=lambda prompt: (len(prompt), prompt))
+    ends = dict.fromkeys(prompt[-CERTIFICATE_PROMPT:] for prompt in prompts)
+    return [list(end) for end in list(ends)[:count]]
 
 
 def _same_contracts(inputs: Inputs, context: Context) -> None:
