@@ -27,8 +27,9 @@ class Order(StrEnum):
 
     LIKELY = "likely"
     """The most probable first: sees that likely tokens come too often, as where proposals stay too often."""
-    SCATTERED = "scattered"
-    """A fixed order that has nothing to do with their probability: sees that particular ids come too often."""
+    SEEN = "seen"
+    """Those of the answer so far, then the others, both in a fixed order that has nothing to do with their probability:
+    sees that tokens come again too often, as where penalties or rows are mixed up, and that particular ids do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +68,14 @@ class Places:
         share, inside = float(p_V[token]), float(self._numbers.random())
         likelier = p_V > share
         likelier[:token] |= p_V[:token] == share
-        earlier = self._rank_V < self._rank_V[token]
+        rank_V = self._rank_V
+        if emitted:
+            rank_V = rank_V.clone()
+            rank_V[list(emitted)] -= rank_V.numel()
+        earlier = rank_V < rank_V[token]
         point = {
             order: min(float(p_V[mask].sum()) + inside * share, float(np.nextafter(1.0, 0.0)))
-            for order, mask in ((Order.LIKELY, likelier), (Order.SCATTERED, earlier))
+            for order, mask in ((Order.LIKELY, likelier), (Order.SEEN, earlier))
         }
         if share > 0.0:
             return Placed(point=point, possible=True)
