@@ -14,9 +14,7 @@ from specflow.config.tree import TreeParams
 class LosslessParams(Section):
     """Test whether sampled answers with the drafter have the distribution of the target's own."""
 
-    enabled: bool = Field(
-        default=False, description="Draw many answers with the drafter and test their distribution."
-    )
+    enabled: bool = Field(default=False, description="Draw many answers with the drafter and test their distribution.")
     samples: int = Field(
         default=1000, ge=0, description="Answers drawn with each sampling setting, from a few tokens; 0: none."
     )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specflow.decoding.chooser import Chooser, Drafting, choose_tokens
+from specflow.decoding.drafting import look_ahead
 from specflow.decoding.drafts import Draft, longest_path, rows_of, tokens_of, verify_drafts
 from specflow.decoding.records import Generation, Round
 from specflow.decoding.slots import Plan
@@ -113,11 +114,12 @@ class Rounds:
         count, started = self.active, perf_counter()
         drafts: list[Draft] = []
         seconds, confidences = [], []
+        shared = look_ahead([slot.proposer for slot in self._slots], [slot.anchor for slot in self._slots])
         for slot in self._slots:
             begin = perf_counter()
             drafts.append(slot.chain() if self._tree is None else slot.tree(self._tree))
             confidences.append(_numbers(confidence_of(slot.proposer)))
-            seconds.append(perf_counter() - begin)
+            seconds.append(shared + perf_counter() - begin)
         drafted = perf_counter()
         if self._running.batch != count:
             self._running = self._cache.rows(0, count)

@@ -29,9 +29,9 @@ def _table(check: Mapping[str, Any]) -> dict[str, Any]:
     title, drawn, unit = _what(numbers)
     return {
         "title": title,
-        "note": f"{drawn}, with {shape}, all settings mixed in batches of {numbers['batch_size']}; {accepted} proposals "
-        f"accepted per round. Compared with {numbers['against']} by G-tests; needed: {check['limit']}. Detectable: a "
-        f"total variation that is rejected with probability {power:g} at least.",
+        "note": f"{drawn}, with {shape}, all settings mixed in batches of {numbers['batch_size']}; {accepted} "
+        f"proposals accepted per round. Compared with {numbers['against']} by G-tests; needed: {check['limit']}. "
+        f"Detectable: a total variation that is rejected with probability {power:g} at least.",
         "head": ["setting", unit, "cells", "G", "p-value", "total variation", "detectable"],
         "rows": [
             [

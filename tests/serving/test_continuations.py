@@ -89,12 +89,12 @@ def _no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "tree", "named"),
+    ("plant", "tree", "temperature", "named"),
     [
-        (_q_at_another_temperature, None, "drawn proposals, likely"),
-        (_rejected_siblings_stay, TREE, "certain proposals, likely"),
-        (_penalties_forget_the_round, None, "penalties, seen"),
-        (_no_filter, None, "top-p"),
+        (_q_at_another_temperature, None, 1.5, "drawn proposals, likely"),
+        (_rejected_siblings_stay, TREE, 1.5, "certain proposals, likely"),
+        (_penalties_forget_the_round, None, 0.7, "penalties, seen"),
+        (_no_filter, None, 1.5, "top-p"),
     ],
 )
 def test_a_wrong_engine_is_rejected(
@@ -102,10 +102,11 @@ def test_a_wrong_engine_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
     plant: Callable[[pytest.MonkeyPatch], None],
     tree: TreeShape | None,
+    temperature: float,
     named: str,
 ) -> None:
     plant(monkeypatch)
-    check = certificate(tmp_path, replace(PLAN, tree=tree, count=16, temperatures=(0.7,)))
+    check = certificate(tmp_path, replace(PLAN, tree=tree, count=16, temperatures=(temperature,)))
     assert not check.passed
     level = 1e-3 / len(check.numbers["tests"])
     rejected = [row["setting"] for row in check.numbers["tests"] if row["p_value"] < level]

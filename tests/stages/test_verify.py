@@ -239,7 +239,7 @@ def test_certificate_of_the_whole_vocabulary(pipeline: Pipeline, tmp_path: Path,
     ("lossless", "named"),
     [
         (LOSSLESS, "Sampled answers .*"),
-        (REAL.model_copy(update={"continuations": 6}), "Sampled continuations .*drawn proposals"),
+        (REAL.model_copy(update={"continuations": 6}), "Sampled continuations .*(likely|seen)"),
     ],
 )
 def test_certificate_rejects_another_distribution(

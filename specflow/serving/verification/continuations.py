@@ -168,9 +168,7 @@ def _draw(
         decode_speculative_batch(target, proposer, prompts, tree=plan.tree, **options)
 
 
-def _counted(
-    target: Any, asked: Sequence[_Asked], answers: Journal, plan: Plan, *, name: str
-) -> dict[str, _Counts]:
+def _counted(target: Any, asked: Sequence[_Asked], answers: Journal, plan: Plan, *, name: str) -> dict[str, _Counts]:
     """By setting. The first token of an answer belongs to no round and is not counted."""
     places = Places(target.vocab_size, slack=SLACK[target.precision], seed=2 * plan.seed + (name == "plain"))
     counts: dict[str, _Counts] = {}
