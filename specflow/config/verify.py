@@ -23,7 +23,9 @@ class LosslessParams(Section):
     )
     answer_tokens: int = Field(default=3, ge=2, description="Tokens of each answer.")
     prompts: int = Field(
-        default=4, ge=1, description="Held-out prompts that are continued with all tokens allowed, the shortest ones."
+        default=4,
+        ge=1,
+        description="Held-out prompts that are continued with all tokens allowed, the shortest ones of each kind.",
     )
     continuations: int = Field(
         default=4, ge=0, description="Continuations of each of them with each sampling setting; 0: none."

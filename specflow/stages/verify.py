@@ -21,7 +21,7 @@ INPUTS: Mapping[str, Arity] = {
 }
 
 CERTIFICATE_PROMPT = 32
-"""Last tokens of a prompt whose answers are drawn: every answer begins with a pass over all of them."""
+"""Last tokens of the prompt whose answers are drawn: every answer begins with a pass over all of them."""
 LEAST_SAMPLES = 50
 
 
@@ -194,15 +194,19 @@ def _greedy(inputs: Inputs, params: VerifyParams, context: Context, *, target: A
 
 def _lossless(inputs: Inputs, params: VerifyParams, context: Context, *, target: Any) -> Any:
     """Sampled answers to the end of the shortest held-out prompt, in an alphabet of the likeliest tokens."""
+    from specflow.data.documents import iterate_documents
     from specflow.drafters.base import Samples
     from specflow.drafters.loading import load_drafter
+    from specflow.serving.requests import heldout_requests
     from specflow.serving.verification.lossless import Plan, check_lossless, few_of
     from specflow.serving.verification.restricted import RestrictedTarget, likely_alphabet
     from specflow.serving.verification.settings import settings_of
     from specflow.stages.trees import asked_shape
 
     asked = params.lossless
-    prompt = _short_prompts(inputs, 1)[0]
+    requests = heldout_requests(iterate_documents(inputs.one("tokens").path))
+    shortest = min((request.prompt for request in requests), key=lambda prompt: (len(prompt), prompt))
+    prompt = shortest[-CERTIFICATE_PROMPT:]
     restricted = RestrictedTarget(target, likely_alphabet(target, prompt, asked.alphabet))
     proposer = load_drafter(inputs.one("drafter").path, restricted)  # drafters without a head of their own keep to it
     plan = Plan(
@@ -224,6 +228,7 @@ def _continuations(inputs: Inputs, params: VerifyParams, context: Context, *, ta
     from specflow.drafters.loading import load_drafter
     from specflow.serving.verification.continuations import Plan, check_continuations
     from specflow.serving.verification.journal import Journal
+    from specflow.serving.verification.shared_prompts import SharedPrompts
     from specflow.stages.trees import asked_shape
 
     asked = params.lossless
@@ -239,24 +244,32 @@ def _continuations(inputs: Inputs, params: VerifyParams, context: Context, *, ta
         tree=asked_shape(params.tree, params.tree_drafters, proposer, context),
         seed=asked.seed,
     )
+    shared = SharedPrompts(target, plan.prompts)
     speculative, plain = (Journal(context.scratch / f"continuations-{name}.jsonl") for name in ("drafted", "plain"))
     total = 2 * plan.answers(proposer)
     with context.progress("distribution of sampled continuations", total=total, unit="answers") as progress:
         progress.advance(len(speculative) + len(plain))
         return check_continuations(
-            target, proposer, plan, speculative=speculative, plain=plain, on_answer=progress.advance
+            shared, proposer, plan, speculative=speculative, plain=plain, on_answer=progress.advance
         )
 
 
 def _short_prompts(inputs: Inputs, count: int) -> list[list[int]]:
-    """The ends of the ``count`` shortest held-out prompts, fewer where there are fewer."""
+    """The ``count`` shortest held-out prompts, of every kind in turn; fewer where there are fewer.
+
+    The drafter knows some kinds better, and only what it proposes well is accepted and so tested.
+    """
+    from itertools import chain, zip_longest
+
     from specflow.data.documents import iterate_documents
     from specflow.serving.requests import heldout_requests
 
-    requests = heldout_requests(iterate_documents(inputs.one("tokens").path))
-    prompts = sorted({request.prompt for request in requests}, key=lambda prompt: (len(prompt), prompt))
-    ends = dict.fromkeys(prompt[-CERTIFICATE_PROMPT:] for prompt in prompts)
-    return [list(end) for end in list(ends)[:count]]
+    by_kind: dict[str, list[tuple[int, ...]]] = {}
+    for request in heldout_requests(iterate_documents(inputs.one("tokens").path)):
+        by_kind.setdefault(request.kind, []).append(request.prompt)
+    ranked = [sorted(prompts, key=lambda prompt: (len(prompt), prompt)) for _, prompts in sorted(by_kind.items())]
+    prompts = dict.fromkeys(prompt for prompt in chain(*zip_longest(*ranked)) if prompt)
+    return [list(prompt) for prompt in list(prompts)[:count]]
 
 
 def _same_contracts(inputs: Inputs, context: Context) -> None:

@@ -23,6 +23,9 @@ from specflow.serving.verification.check import Check
 from specflow.serving.verification.classes import Order, Placed, Places
 from specflow.serving.verification.continuations import Plan, check_continuations
 from specflow.serving.verification.journal import Journal
+from specflow.serving.verification.shared_prompts import SharedPrompts
+from specflow.targets.target import Target as RealTarget
+from specflow.targets.tiny import make_tiny_target
 from tests.decoding.table_target import TableProposer, TableTarget
 
 torch.set_num_threads(1)
@@ -200,3 +203,23 @@ def test_numbers_used_twice_are_seen_in_neighbours() -> None:
         counts.add([Placed(point=point, possible=True)] * 2, 4, 0.5)
     assert continuations._fit([counts.by_class[Order.LIKELY]], 4).p_value > 0.99
     assert continuations._fit([counts.neighbours], 4, places=2).p_value < 1e-9
+
+
+def test_a_prompt_that_is_run_once_leaves_what_its_own_pass_would(tmp_path: Path) -> None:
+    real = RealTarget.load(make_tiny_target(tmp_path, 0), threads=1)
+    prompt, options = [5, 6, 7, 8], {"layer_ids": (0, 2)}
+    shared: Any = SharedPrompts(real, [prompt])
+    caches = [real.new_cache(2, 12) for _ in range(2)]
+    for row in range(2):  # the second is the kept one
+        wanted, found = (
+            one.forward(torch.tensor([prompt]), cache.rows(row, 1), **options)
+            for one, cache in zip((real, shared), caches, strict=True)
+        )
+        assert torch.equal(found.last_hidden_BTH, wanted.last_hidden_BTH)
+        assert torch.equal(found.features_BTKH, wanted.features_BTKH)
+        for cache in caches:
+            cache.committed_B[row] = len(prompt)
+    ids_B1 = torch.tensor([[9], [3]])
+    wanted, found = (one.forward(ids_B1, cache) for one, cache in zip((real, shared), caches, strict=True))
+    assert torch.equal(found.last_hidden_BTH, wanted.last_hidden_BTH)
+    assert len(shared._passed) == 1

@@ -73,18 +73,21 @@ class _HeadLoss(torch.autograd.Function):
         hidden_grad = torch.zeros_like(hidden_MH) if for_hidden else None
         head_grad = torch.zeros_like(head_DH, dtype=wide) if for_head else None
         total = hidden_MH.new_zeros((), dtype=wide)
+        # Products go into the same memory again and again: new pages for each would cost as much as a softmax.
+        depths, most = rows_PL.shape[1], min(tokens, rows_PL.shape[0])
+        logits_rD, taught_cD = head.new_empty(most * depths, head.shape[0]), taught.new_empty(most, head.shape[0])
         for first in range(0, rows_PL.shape[0], tokens):
             here = slice(first, first + tokens)
             rows_cL = rows_PL[here]
             there_cL = rows_cL >= 0
             read = hidden_MH[rows_cL.clamp_min(0).flatten()].to(head.dtype)
-            logits_cLD = (read @ head.T).view(*rows_cL.shape, -1)
-            taught_cD = teacher_PH[here].to(taught.dtype) @ taught.T
-            loss_cL = _losses_and_slopes(logits_cLD, taught_cD, labels_P[here], there_cL, distance, wide)
+            slope = torch.mm(read, head.T, out=logits_rD[: len(read)])  # logits until the next line but one
+            p_cD = torch.mm(teacher_PH[here].to(taught.dtype), taught.T, out=taught_cD[: len(rows_cL)])
+            loss_cL = _losses_and_slopes(slope.view(*rows_cL.shape, -1), p_cD, labels_P[here], there_cL, distance, wide)
             weights_cL = torch.where(there_cL, weights_L, 0.0)
             total += (loss_cL * weights_cL).sum()
             # Weights go to the narrow factors, not over the slopes again.
-            slope, weights_r1 = logits_cLD.flatten(0, 1), weights_cL.flatten().unsqueeze(1)
+            weights_r1 = weights_cL.flatten().unsqueeze(1)
             if hidden_grad is not None:
                 there = there_cL.flatten()
                 own = (slope @ head) * weights_r1

@@ -16,7 +16,8 @@ from specflow.drafters.devices import to_device
 from specflow.drafters.eagle3.choice import best_tokens
 from specflow.drafters.eagle3.distances import Distance
 from specflow.drafters.eagle3.forward import hidden_of
-from specflow.drafters.eagle3.head_loss import CHUNK_LOGITS, head_loss
+from specflow.drafters.eagle3.head_loss import head_loss
+from specflow.drafters.eagle3.inside import InsideVocabulary
 from specflow.drafters.eagle3.memory import pass_bytes
 from specflow.drafters.eagle3.network import Eagle3Network
 from specflow.drafters.eagle3.rollouts import Batch, Predicted, assemble, starts_before
@@ -47,6 +48,10 @@ class Eagle3Learner(Learner):
     @cached_property
     def _teacher_head_DH(self) -> Tensor:
         return self._ends.head_rows(self.network.draft_ids_D)
+
+    @cached_property
+    def _inside(self) -> InsideVocabulary:
+        return InsideVocabulary(self.network.t2d, self._ends)
 
     def weights(self, progress: Progress) -> Mapping[str, float]:
         outside = {OUTSIDE: 0.0} if self.network.has_own_head else {}
@@ -124,11 +129,6 @@ class Eagle3Learner(Learner):
             if not self.network.has_own_head:
                 predicted.kept_P = torch.ones_like(predicted.labels_P, dtype=torch.bool)
                 return predicted.kept_P
-            rows = max(1, CHUNK_LOGITS // self.network.geometry.vocab_size)
-            with torch.no_grad():
-                chosen_P = torch.cat(
-                    [self._ends.head(part.float()).argmax(dim=1) for part in torch.split(predicted.teacher_PH, rows)]
-                )
-            kept_P = self.network.t2d[chosen_P]
+            kept_P = self._inside(predicted.teacher_PH, predicted.documents)
             predicted.kept_P = kept_P & self.network.t2d[predicted.labels_P] if self._distance.kind == "ce" else kept_P
         return predicted.kept_P
