@@ -137,3 +137,8 @@ def test_what_is_inside_is_remembered_by_content(monkeypatch: pytest.MonkeyPatch
         found = known(together, [len(part) for part in parts])
         assert found.tolist() == t2d[(together.float() @ head.T).argmax(dim=1)].tolist()
     assert asked == [9, 9, 9]
+    monkeypatch.setattr(inside, "REMEMBERED", 1)  # all is forgotten, also what this very call reads
+    assert known(torch.cat((a, c)), [4, 9]).numel() == 13
+    assert known(torch.cat((a, c + 2)), [4, 9]).numel() == 13
+    assert known(b, [5]).numel() == 5
+    assert asked[3:] == [9, 5]

@@ -6,7 +6,7 @@ document's rows. Legend: P predicted tokens, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 import torch
@@ -33,17 +33,20 @@ class InsideVocabulary:
         """``[P]`` bool. ``documents``: how many of the rows are of each, in order."""
         parts = torch.split(teacher_PH, list(documents))
         keys = [_content(part) for part in parts]
-        new = {key: part for key, part in zip(keys, parts, strict=True) if key not in self._known}
+        found = {key: self._known[key] for key in keys if key in self._known}
+        new = {key: part for key, part in zip(keys, parts, strict=True) if key not in found}
         if new:
             inside = self._t2d_V[likeliest(torch.cat(list(new.values())).float(), self._ends.head_rows(None))]
-            self._remember(list(new), torch.split(inside, [len(part) for part in new.values()]))
-        return torch.cat([self._known[key] for key in keys])
+            made = torch.split(inside, [len(part) for part in new.values()])
+            found |= {key: part.clone() for key, part in zip(new, made, strict=True)}
+            self._remember({key: found[key] for key in new})
+        return torch.cat([found[key] for key in keys])
 
-    def _remember(self, keys: Sequence[bytes], found: Sequence[Tensor]) -> None:
+    def _remember(self, found: Mapping[bytes, Tensor]) -> None:
         if self._tokens > REMEMBERED:
             self._known, self._tokens = {}, 0
-        self._known.update(zip(keys, (part.clone() for part in found), strict=True))
-        self._tokens += sum(part.numel() for part in found)
+        self._known.update(found)
+        self._tokens += sum(part.numel() for part in found.values())
 
 
 def likeliest(hidden_PH: Tensor, head_VH: Tensor) -> Tensor:
