@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from specflow.data.documents import iterate_documents
 from specflow.decoding import rounds
@@ -24,7 +26,8 @@ from specflow.drafters.loading import load_drafter
 from specflow.serving.requests import heldout_requests
 from specflow.targets.target import Target
 
-MODES = {"together": look_ahead, "one by one": lambda proposers, anchors: 0.0}
+LookAhead = Callable[[Sequence[Proposer], Sequence[int]], float]
+MODES: dict[str, LookAhead] = {"together": look_ahead, "one by one": lambda proposers, anchors: 0.0}
 
 
 def main() -> None:
@@ -72,7 +75,8 @@ def decode(
     target: Target, proposer: Proposer, prompts: list[list[int]], mode: str, limit: int
 ) -> tuple[float, list[Generation]]:
     """Seconds of decoding, prefill left out, and what was said."""
-    rounds.look_ahead = MODES[mode]  # type: ignore[assignment]
+    engine: Any = rounds
+    engine.look_ahead = MODES[mode]
     begin = time.perf_counter()
     found = decode_speculative_batch(target, proposer, prompts, max_new_tokens=limit, batch_size=len(prompts))
     return time.perf_counter() - begin - sum(generation.prefill_seconds for generation in found), found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Any
 
 from specflow.drafters.base import LooksAhead, Proposer
 
@@ -17,5 +18,6 @@ def look_ahead(proposers: Sequence[Proposer], anchors: Sequence[int]) -> float:
     if len(proposers) < 2 or not isinstance(first, LooksAhead):
         return 0.0
     begin = perf_counter()
-    type(first).look_ahead(proposers, anchors)
+    method: Any = type(first)
+    method.look_ahead(proposers, anchors)
     return (perf_counter() - begin) / len(proposers)

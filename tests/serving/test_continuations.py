@@ -159,7 +159,8 @@ def test_points_lie_where_the_definition_says(sampling: Sampling) -> None:
 
 def test_points_of_the_right_distribution_are_uniform() -> None:
     generator, places = torch.Generator().manual_seed(3), Places(50, slack=1e-4, seed=1)
-    sampling, points = Sampling(temperature=1.0, top_p=0.9), {order: [] for order in Order}
+    sampling = Sampling(temperature=1.0, top_p=0.9)
+    points: dict[Order, list[float]] = {order: [] for order in Order}
     for _ in range(1500):
         logits_V = 2.0 * torch.randn(50, generator=generator)
         token = int(torch.multinomial(distribution(logits_V, sampling, {}), 1, generator=generator))

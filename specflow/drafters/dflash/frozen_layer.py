@@ -6,7 +6,7 @@ S context rows and the block, d head size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -28,8 +28,7 @@ class Owner(Protocol):
 
     geometry: DFlashGeometry
 
-    @property
-    def normalise(self) -> Callable[[Tensor], Tensor]: ...
+    def normalise(self, x: Tensor) -> Tensor: ...
 
 
 class FrozenLayer:

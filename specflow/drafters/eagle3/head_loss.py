@@ -71,7 +71,9 @@ class _HeadLoss(torch.autograd.Function):
         head, taught = (table.to(narrow or table.dtype) for table in (head_DH, teacher_head_DH))
         for_hidden, for_head = ctx.needs_input_grad[:2]
         hidden_grad = torch.zeros_like(hidden_MH) if for_hidden else None
-        head_grad = (torch.empty_like if len(rows_PL) else torch.zeros_like)(head_DH, dtype=wide) if for_head else None
+        head_grad = torch.empty_like(head_DH, dtype=wide) if for_head else None  # the first chunk fills it
+        if head_grad is not None and not len(rows_PL):
+            head_grad.zero_()
         total = hidden_MH.new_zeros((), dtype=wide)
         # Products go into the same memory again and again: new pages for each would cost as much as a softmax.
         depths, most = rows_PL.shape[1], min(tokens, rows_PL.shape[0])
