@@ -142,11 +142,3 @@ def test_what_is_inside_is_remembered_by_content(monkeypatch: pytest.MonkeyPatch
     assert known(torch.cat((a, c + 2)), [4, 9]).numel() == 13
     assert known(b, [5]).numel() == 5
     assert asked[3:] == [9, 5]
-
-
-def test_the_gradient_is_given_once() -> None:
-    own = learner(network(own_head=True))
-    loss = own.objective(own.prepare([source(1)]), Progress(0, 1))[0].numerator
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()

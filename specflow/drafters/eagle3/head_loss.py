@@ -71,9 +71,7 @@ class _HeadLoss(torch.autograd.Function):
         head, taught = (table.to(narrow or table.dtype) for table in (head_DH, teacher_head_DH))
         for_hidden, for_head = ctx.needs_input_grad[:2]
         hidden_grad = torch.zeros_like(hidden_MH) if for_hidden else None
-        head_grad = torch.empty_like(head_DH, dtype=wide) if for_head else None  # the first chunk fills it
-        if head_grad is not None and not len(rows_PL):
-            head_grad.zero_()
+        head_grad = torch.zeros_like(head_DH, dtype=wide) if for_head else None
         total = hidden_MH.new_zeros((), dtype=wide)
         # Products go into the same memory again and again: new pages for each would cost as much as a softmax.
         depths, most = rows_PL.shape[1], min(tokens, rows_PL.shape[0])
@@ -95,7 +93,7 @@ class _HeadLoss(torch.autograd.Function):
                 own = (slope @ head) * weights_r1
                 hidden_grad[rows_cL.flatten()[there]] = own[there].to(hidden_grad.dtype)
             if head_grad is not None:
-                _add_product(head_grad, slope, (read * weights_r1).to(head.dtype), begin=first == 0)
+                _add_product(head_grad, slope, (read * weights_r1).to(head.dtype))
         ctx.save_for_backward(hidden_grad, head_grad)
         ctx.head_dtype = head_DH.dtype
         return total
@@ -104,9 +102,8 @@ class _HeadLoss(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad, head_grad = ctx.saved_tensors
-        # In place: autograd refuses a second run through saved tensors that were changed.
-        own = None if hidden_grad is None else hidden_grad.mul_(grad.to(hidden_grad.dtype))
-        of_head = None if head_grad is None else head_grad.mul_(grad).to(ctx.head_dtype)
+        own = None if hidden_grad is None else hidden_grad * grad.to(hidden_grad.dtype)
+        of_head = None if head_grad is None else (head_grad * grad).to(ctx.head_dtype)
         return (own, of_head, *[None] * 8)
 
 
@@ -126,12 +123,9 @@ def _losses_and_slopes(
     return torch.cat(losses)
 
 
-def _add_product(sum_DH: Tensor, left_rD: Tensor, right_rH: Tensor, *, begin: bool) -> None:
-    """Add ``left.T @ right``, or ``begin`` with it; the sum over all chunks is not in a narrow dtype."""
-    if sum_DH.dtype != left_rD.dtype:
-        product = left_rD.T @ right_rH
-        sum_DH.copy_(product) if begin else sum_DH.add_(product)
-    elif begin:
-        torch.mm(left_rD.T, right_rH, out=sum_DH)
-    else:
+def _add_product(sum_DH: Tensor, left_rD: Tensor, right_rH: Tensor) -> None:
+    """Add ``left.T @ right``; the sum over all chunks is not in a narrow dtype."""
+    if sum_DH.dtype == left_rD.dtype:
         sum_DH.addmm_(left_rD.T, right_rH)
+    else:
+        sum_DH.add_(left_rD.T @ right_rH)
