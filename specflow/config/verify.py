@@ -15,14 +15,26 @@ from specflow.config.tree import TreeParams
 class LosslessParams(Section):
     """Test whether sampled answers with the drafter have the distribution of the target's own."""
 
-    enabled: bool = Field(
-        default=False, description="Draw many short answers with the drafter and test their distribution."
+    enabled: bool = Field(default=False, description="Draw many answers with the drafter and test their distribution.")
+    samples: int = Field(
+        default=1000, ge=0, description="Answers drawn with each sampling setting, from a few tokens; 0: none."
     )
-    samples: int = Field(default=1000, ge=50, description="Answers drawn with each sampling setting.")
     alphabet: int = Field(
         default=24, ge=2, description="Tokens that may be drawn, the likeliest ones; all others are excluded."
     )
     answer_tokens: int = Field(default=3, ge=2, description="Tokens of each answer.")
+    prompts: int = Field(
+        default=4,
+        ge=1,
+        description="Held-out prompts that are continued with all tokens allowed, the shortest ones of each kind.",
+    )
+    continuations: int = Field(
+        default=4, ge=0, description="Continuations of each of them with each sampling setting; 0: none."
+    )
+    continuation_tokens: int = Field(default=24, ge=2, description="Tokens of each continuation, at most.")
+    classes: int = Field(
+        default=8, ge=2, description="Classes of equal probability in which the tokens of continuations are counted."
+    )
     temperatures: tuple[Annotated[float, Field(gt=0)], ...] = Field(
         default=(0.5, 1.0, 1.5),
         min_length=1,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from specflow.decoding.chooser import Chooser, Drafting, choose_tokens
+from specflow.decoding.drafting import look_ahead
 from specflow.decoding.drafts import Draft, longest_path, rows_of, tokens_of, verify_drafts
 from specflow.decoding.feeding import Fed
 from specflow.decoding.granted import NOTHING, first_of, verify_granted
@@ -132,11 +133,12 @@ class Rounds:
         numbers = [slot.request for slot in self._slots]
         wanted = [True] * count if self._schedule is None else self._schedule.drafters(numbers)
         idle = (perf_counter() - started) / count
+        shared = self._look_ahead(wanted)
         for slot, drafting in zip(self._slots, wanted, strict=True):
             begin = perf_counter()
             drafts.append(self._draft(slot) if drafting else NOTHING)
             confidences.append(_numbers(confidence_of(slot.proposer)) if drafting else None)
-            seconds.append(perf_counter() - begin)
+            seconds.append(perf_counter() - begin + (shared if drafting else 0.0))
         proposed, planning = [longest_path(draft) for draft in drafts], perf_counter()
         drafts = self._granted(numbers, drafts, confidences, wanted)
         drafted = perf_counter()
@@ -174,6 +176,17 @@ class Rounds:
                 slot.generation.decode_seconds = now - slot.first_token_at
                 self._release(row)
         self._ended = before
+
+    def _look_ahead(self, wanted: list[bool]) -> float:
+        """What the requests that draft can share is computed together; seconds for each of them."""
+        drafting = [slot for slot, draws in zip(self._slots, wanted, strict=True) if draws]
+        if len(drafting) < 2:
+            return 0.0
+        begin = perf_counter()
+        for slot in drafting:
+            slot.fed.catch_up()
+        caught_up = (perf_counter() - begin) / len(drafting)
+        return caught_up + look_ahead([slot.proposer for slot in drafting], [slot.anchor for slot in drafting])
 
     def _draft(self, slot: _Slot) -> Draft:
         slot.fed.catch_up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
@@ -118,6 +119,19 @@ class Samples(Protocol):
 
     def sample(self, anchor: int, draw: Draw) -> Proposal:
         """As ``propose``, every token by ``draw``; the q it returns goes into the proposal unchanged."""
+        ...
+
+
+@runtime_checkable
+class LooksAhead(Protocol):
+    """A proposer whose pass before the first choice can be shared by several requests; optional."""
+
+    @classmethod
+    def look_ahead(cls, proposers: Sequence[Self], anchors: Sequence[int]) -> None:
+        """Compute together what each of ``proposers``, forks of one, reads to propose after its anchor.
+
+        What they then propose, draw or expand is as without, up to the rounding of a larger batch.
+        """
         ...
 
 

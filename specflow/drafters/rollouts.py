@@ -56,6 +56,8 @@ class Predicted:
     """Which start predicts token p at depth i; -1 where that start would lie before the document."""
     teacher_PH: Tensor
     """The target's last hidden state at the row that predicts the token, as stored."""
+    documents: tuple[int, ...]
+    """How many of the tokens are of each document, in order."""
     kept_P: Tensor | None = field(default=None)
     """Which of them the draft vocabulary can express; filled when first asked for."""
 
@@ -100,7 +102,12 @@ def assemble(sources: Sequence[Source], *, depths: int, reference_mask: bool = F
         first += starts_n.numel()
     if not parts:
         return None
-    predicted = Predicted(labels_P=torch.cat(labels), starts_PL=torch.cat(starts), teacher_PH=torch.cat(teachers))
+    predicted = Predicted(
+        labels_P=torch.cat(labels),
+        starts_PL=torch.cat(starts),
+        teacher_PH=torch.cat(teachers),
+        documents=tuple(part.numel() for part in labels),
+    )
     return Batch(rollouts=_joined(parts, depths=depths), predicted=predicted)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specflow.reporting import text
+from specflow.reporting.certificate import distributions, short
 from specflow.reporting.collect import Corpus, DrafterResult, ReportData
 from specflow.reporting.figures import drafter_figures, length_figure, share_figure
 from specflow.reporting.ranking import RANKING_HEAD, cells
@@ -163,7 +164,7 @@ def _ranking(record: Mapping[str, Any]) -> dict[str, Any]:
 def _drafter(drafter: DrafterResult) -> dict[str, Any]:
     result, verification = drafter.benchmark, drafter.verification or {}
     checks = [
-        {"what": c["what"], "passed": c["passed"], "numbers": text.compact(_short(c["numbers"]))}
+        {"what": c["what"], "passed": c["passed"], "numbers": text.compact(short(c["numbers"]))}
         for c in verification.get("checks", [])
     ]
     failed = sum(not c["passed"] for c in checks)
@@ -173,46 +174,11 @@ def _drafter(drafter: DrafterResult) -> dict[str, Any]:
         "figures": drafter_figures(drafter),
         "training_note": training_note(drafter),
         "checks": checks,
-        "distribution": _distribution(verification),
+        "distributions": distributions(verification),
         "checks_note": f"{len(checks) - failed} of {len(checks)} checks passed.",
         "served": served_section(drafter.served, prefix=f"{drafter.name}-") if drafter.served else None,
         **(_measured(result) if result else {}),
     }
-
-
-TESTS = "tests"
-"""Of a check's numbers, the one that is a table."""
-
-
-def _short(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in numbers.items() if name != TESTS}
-
-
-def _distribution(verification: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The certificate's tests; none where it was not asked for."""
-    check = next((c for c in verification.get("checks", []) if c["numbers"].get(TESTS)), None)
-    if check is None:
-        return None
-    numbers = check["numbers"]
-    tree = numbers["tree"]
-    shape = "chains" if tree is None else "trees of {} steps, topk {}, {} rows".format(*tree)
-    if numbers.get("scheduler"):
-        shape += f" and scheduler {numbers['scheduler']}, {text.count(numbers['rounds_cut'])} rounds cut"
-    accepted, power = text.number(numbers["accepted_per_round"]), numbers[TESTS][0]["power"]
-    return {
-        "note": f"Answers of {numbers['tokens_of_an_answer']} tokens, from an alphabet of {numbers['alphabet']}, with "
-        f"{shape}, all settings mixed in batches of {numbers['batch_size']}; {accepted} proposals accepted per round. "
-        f"Compared with {numbers['against']} by G-tests; needed: {check['limit']}. Detectable: a total variation that "
-        f"is rejected with probability {power:g} at least.",
-        "head": ["setting", "answers", "cells", "G", "p-value", "total variation", "detectable"],
-        "rows": [
-            [
-                row["setting"], text.count(row["samples"]), text.count(row["cells"]), text.number(row["g"], 1),
-                f"{row['p_value']:.3g}", text.number(row["total_variation"], 3), text.number(row["detectable"], 3),
-            ]
-            for row in numbers[TESTS]
-        ],
-    }  # fmt: skip
 
 
 def training_note(drafter: DrafterResult) -> str:

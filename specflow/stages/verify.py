@@ -25,6 +25,7 @@ INPUTS: Mapping[str, Arity] = {
 
 CERTIFICATE_PROMPT = 32
 """Last tokens of the prompt whose answers are drawn: every answer begins with a pass over all of them."""
+LEAST_SAMPLES = 50
 
 
 def check(params: VerifyParams) -> Iterable[Problem]:
@@ -34,6 +35,21 @@ def check(params: VerifyParams) -> Iterable[Problem]:
             found=str(params.near_tie),
             expected="none or 0 with precision fp32, where any difference is a defect",
             hint="use precision bf16 or packed to allow near ties",
+        )
+    asked = params.lossless
+    if 0 < asked.samples < LEAST_SAMPLES:
+        yield Problem(
+            where="lossless.samples",
+            found=str(asked.samples),
+            expected=f"at least {LEAST_SAMPLES}, or 0 for none",
+            hint="fewer answers show nothing",
+        )
+    if asked.enabled and not asked.samples and not asked.continuations:
+        yield Problem(
+            where="lossless",
+            found="samples 0 and continuations 0",
+            expected="at least one of them",
+            hint="raise one, or leave the certificate out",
         )
 
 
@@ -48,7 +64,9 @@ def files(params: VerifyParams) -> Iterable[Path]:
 def estimate(params: VerifyParams) -> Estimate:
     note = f"every held-out prompt decoded twice, {params.max_new_tokens} tokens each"
     if params.lossless.enabled:
-        note += f"; {params.lossless.samples} answers of {params.lossless.answer_tokens} tokens per sampling setting"
+        asked = params.lossless
+        note += f"; per sampling setting {asked.samples} answers of {asked.answer_tokens} tokens"
+        note += f" and {asked.prompts * asked.continuations} of {asked.continuation_tokens}"
     return Estimate(note=note)
 
 
@@ -65,8 +83,10 @@ def run(inputs: Inputs, params: VerifyParams, context: Context) -> Metrics:
     checks = _stored(inputs, params, context, exact)
     target = exact if precision == "fp32" else Target.load(path, precision=precision, threads=threads)
     checks.append(_greedy(inputs, params, context, target=target, exact=exact))
-    if params.lossless.enabled:
+    if params.lossless.enabled and params.lossless.samples:
         checks.append(_lossless(inputs, params, context, target=target))
+    if params.lossless.enabled and params.lossless.continuations:
+        checks.append(_continuations(inputs, params, context, target=target))
     for done in checks:
         context.log(str(done))
     failed = [c for c in checks if not c.passed]
@@ -189,8 +209,9 @@ def _lossless(inputs: Inputs, params: VerifyParams, context: Context, *, target:
     from specflow.drafters.base import Samples
     from specflow.drafters.loading import load_drafter
     from specflow.serving.requests import heldout_requests
-    from specflow.serving.verification.lossless import Plan, check_lossless, settings_of
+    from specflow.serving.verification.lossless import Plan, check_lossless, few_of
     from specflow.serving.verification.restricted import RestrictedTarget, likely_alphabet
+    from specflow.serving.verification.settings import settings_of
     from specflow.stages.trees import asked_shape
 
     asked = params.lossless
@@ -209,7 +230,7 @@ def _lossless(inputs: Inputs, params: VerifyParams, context: Context, *, target:
         scheduler=_scheduler(inputs, params, context, target=restricted, proposer=proposer, prompt=prompt),
         seed=asked.seed,
     )
-    count = len(settings_of(plan, allowed=len(restricted.allowed), drawn=isinstance(proposer, Samples)))
+    count = len(settings_of(plan.temperatures, top_k=few_of(restricted), drawn=isinstance(proposer, Samples)))
     with context.progress("distribution of sampled answers", total=count * asked.samples, unit="answers") as progress:
         return check_lossless(restricted, proposer, prompt, plan, on_answer=progress.advance)
 
@@ -229,6 +250,55 @@ def _scheduler(
         costs=inputs.optional("costs"),
         context=context,
     )
+
+
+def _continuations(inputs: Inputs, params: VerifyParams, context: Context, *, target: Any) -> Any:
+    """Sampled continuations of held-out prompts by the target as it is; finished ones are kept in ``scratch``."""
+    from specflow.drafters.loading import load_drafter
+    from specflow.serving.verification.continuations import Plan, check_continuations
+    from specflow.serving.verification.journal import Journal
+    from specflow.serving.verification.shared_prompts import SharedPrompts
+    from specflow.stages.trees import asked_shape
+
+    asked = params.lossless
+    proposer = load_drafter(inputs.one("drafter").path, target)
+    plan = Plan(
+        prompts=_short_prompts(inputs, asked.prompts),
+        count=asked.continuations,
+        length=asked.continuation_tokens,
+        temperatures=asked.temperatures,
+        classes=asked.classes,
+        significance=asked.significance,
+        batch_size=params.batch_size,
+        tree=asked_shape(params.tree, params.tree_drafters, proposer, context),
+        seed=asked.seed,
+    )
+    shared = SharedPrompts(target, plan.prompts)
+    speculative, plain = (Journal(context.scratch / f"continuations-{name}.jsonl") for name in ("drafted", "plain"))
+    total = 2 * plan.answers(proposer)
+    with context.progress("distribution of sampled continuations", total=total, unit="answers") as progress:
+        progress.advance(len(speculative) + len(plain))
+        return check_continuations(
+            shared, proposer, plan, speculative=speculative, plain=plain, on_answer=progress.advance
+        )
+
+
+def _short_prompts(inputs: Inputs, count: int) -> list[list[int]]:
+    """The ``count`` shortest held-out prompts, of every kind in turn; fewer where there are fewer.
+
+    The drafter knows some kinds better, and only what it proposes well is accepted and so tested.
+    """
+    from itertools import chain, zip_longest
+
+    from specflow.data.documents import iterate_documents
+    from specflow.serving.requests import heldout_requests
+
+    by_kind: dict[str, list[tuple[int, ...]]] = {}
+    for request in heldout_requests(iterate_documents(inputs.one("tokens").path)):
+        by_kind.setdefault(request.kind, []).append(request.prompt)
+    ranked = [sorted(prompts, key=lambda prompt: (len(prompt), prompt)) for _, prompts in sorted(by_kind.items())]
+    prompts = dict.fromkeys(prompt for prompt in chain(*zip_longest(*ranked)) if prompt)
+    return [list(prompt) for prompt in list(prompts)[:count]]
 
 
 def _same_contracts(inputs: Inputs, context: Context) -> None:

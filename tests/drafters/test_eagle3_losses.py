@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from specflow.drafters.eagle3 import inside
 from specflow.drafters.eagle3.distances import Distance
 from specflow.drafters.eagle3.head_loss import head_loss
 from specflow.drafters.training import Progress
-from tests.drafters.eagle3_helpers import DRAFT_IDS, learner, network, source
+from tests.drafters.eagle3_helpers import DRAFT_IDS, ends, learner, network, source
 from tests.drafters.eagle3_reference import distances
-from tests.drafters.helpers import tables
+from tests.drafters.helpers import VOCAB, tables
 
 torch.set_num_threads(1)
 KINDS = ["soft_ce", "kl", "reverse_kl", "ce", "tv", "lk_alpha", "lk_lambda"]
@@ -101,3 +102,43 @@ def test_narrow_products_stay_close() -> None:
     narrow.backward()
     assert float(narrow.detach()) == pytest.approx(float(exact.detach()), rel=0.05)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in own.network.parameters())
+
+
+def test_the_likeliest_token_of_the_whole_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any blocks of rows and columns give the argmax, of equal logits the lowest id."""
+    g = torch.Generator().manual_seed(4)
+    hidden, head = torch.randn(7, 6, generator=g), torch.randn(23, 6, generator=g)
+    head[20], head[3] = head[11], head[2]
+    logits = hidden @ head.T
+    wanted = [min(v for v in range(23) if row[v] == row.max()) for row in logits]
+    for rows, columns in ((1, 1), (3, 5), (100, 100)):
+        monkeypatch.setattr(inside, "ROWS", rows)
+        monkeypatch.setattr(inside, "COLUMNS", columns)
+        assert inside.likeliest(hidden, head).tolist() == wanted
+
+
+def test_what_is_inside_is_remembered_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents in another order, and with others, are found again; other rows are computed."""
+    asked: list[int] = []
+    likeliest = inside.likeliest
+
+    def counted(hidden_PH: torch.Tensor, head_VH: torch.Tensor) -> torch.Tensor:
+        asked.append(len(hidden_PH))
+        return likeliest(hidden_PH, head_VH)
+
+    monkeypatch.setattr(inside, "likeliest", counted)
+    _, head = tables()
+    t2d = torch.zeros(VOCAB, dtype=torch.bool)
+    t2d[DRAFT_IDS] = True
+    known = inside.InsideVocabulary(t2d, ends())
+    a, b, c = (torch.randn(n, 32, generator=torch.Generator().manual_seed(n)).bfloat16() for n in (4, 5, 9))
+    for parts in ((a, b), (b, a), (c, a), (c + 1,)):
+        together = torch.cat(parts)
+        found = known(together, [len(part) for part in parts])
+        assert found.tolist() == t2d[(together.float() @ head.T).argmax(dim=1)].tolist()
+    assert asked == [9, 9, 9]
+    monkeypatch.setattr(inside, "REMEMBERED", 1)  # all is forgotten, also what this very call reads
+    assert known(torch.cat((a, c)), [4, 9]).numel() == 13
+    assert known(torch.cat((a, c + 2)), [4, 9]).numel() == 13
+    assert known(b, [5]).numel() == 5
+    assert asked[3:] == [9, 5]

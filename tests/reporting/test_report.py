@@ -265,9 +265,17 @@ def test_the_certificate_is_shown_with_its_p_values(data: ReportData) -> None:
             "tokens_of_an_answer": 3, "batch_size": 8, "accepted_per_round": 1.25, "tree": [3, 4, 16], "tests": [row],
         },
     }  # fmt: skip
-    drafter = replace(data.drafters[0], verification={"passed": True, "checks": [check]})
+    real = {
+        **check, "name": "continuations",
+        "numbers": {
+            **check["numbers"], "classes": 8, "continuations": 1234, "prompts": 4, "positions": 20000,
+            "tests": [{**row, "setting": "all settings, neighbours", "detectable": 0.0321}],
+        },
+    }  # fmt: skip
+    drafter = replace(data.drafters[0], verification={"passed": True, "checks": [check, real]})
     benchmark = {**(drafter.benchmark or {}), "tree": {"steps": 3, "topk": 4, "num_draft_tokens": 16, "chosen": None}}
     page = render_html(replace(data, drafters=[replace(drafter, benchmark=benchmark)]))
     for shown in ("T 1, top-k", "0.583", "0.125", "trees of 3 steps, topk 4, 16 rows", "1.25 proposals accepted",
-                  "Trees of 3 steps, topk 4, 16 rows.", "at most 4"):  # fmt: skip
+                  "Trees of 3 steps, topk 4, 16 rows.", "at most 4", "1,234 continuations of 4 prompts", "0.032",
+                  "all settings, neighbours", "20,000 positions"):  # fmt: skip
         assert shown in page

@@ -138,8 +138,9 @@ def test_journal_continues_and_drops_a_torn_line(tmp_path: Path) -> None:
         file.write('{"index": 1, "tok')
     again = Journal(path)
     assert (len(again), 2 in again, 1 in again, again[2], again[0]) == (2, True, False, [7, 8], [])
-    again.add(1, [9])
+    again.add(1, [9], accepted=[3, 0])
     assert Journal(path)[1] == [9]
+    assert (Journal(path).accepted(1), Journal(path).accepted(2)) == ([3, 0], [])
 
 
 def test_reading_a_sound_journal_does_not_write_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -202,7 +203,8 @@ def test_finished_prompts_are_not_decoded_again(
     assert resumed == run(pipeline, made, FakeContext(tmp_path / "whole"))
 
 
-LOSSLESS = LosslessParams(enabled=True, samples=50, alphabet=6, temperatures=(1.0,))
+LOSSLESS = LosslessParams(enabled=True, samples=50, alphabet=6, temperatures=(1.0,), continuations=0)
+REAL = LosslessParams(enabled=True, samples=0, temperatures=(1.0,), prompts=2, continuations=2, continuation_tokens=8)
 
 
 @pytest.mark.parametrize("tree", [None, TreeParams(steps=2, topk=2, num_draft_tokens=5)])
@@ -221,15 +223,42 @@ def test_certificate(pipeline: Pipeline, tmp_path: Path, tree: TreeParams | None
     assert not any("total_variation" in message for message in context.messages)
 
 
+@pytest.mark.parametrize("tree", [None, TreeParams(steps=2, topk=2, num_draft_tokens=5)])
+def test_certificate_of_the_whole_vocabulary(pipeline: Pipeline, tmp_path: Path, tree: TreeParams | None) -> None:
+    context = FakeContext(tmp_path / "run")
+    found = run(pipeline, exported(pipeline, tmp_path), context, lossless=REAL, tree=tree, batch_size=8)
+    check = found["checks"][-1]
+    assert (check["name"], check["passed"]) == ("continuations", True)
+    numbers = check["numbers"]
+    assert (numbers["prompts"], numbers["continuations"]) == (2, 11 * 2 * 2)
+    assert numbers["positions"] > 100
+    assert context.progresses[-1][1].done == context.progresses[-1][0] == 2 * 11 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("lossless", "named"),
+    [
+        (LOSSLESS, "Sampled answers .*"),
+        (REAL.model_copy(update={"continuations": 6}), "Sampled continuations .*(likely|seen)"),
+    ],
+)
 def test_certificate_rejects_another_distribution(
-    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lossless: LosslessParams, named: str
 ) -> None:
     """A drafter's proposals that always stay: its distribution instead of the target's."""
     from specflow.decoding.randomness import RequestRandom
 
     monkeypatch.setattr(RequestRandom, "accepts", lambda self, **_: True)
-    with pytest.raises(StageError, match=r"FAILED: Sampled answers .*\n.*all together: p-value|p-value"):
-        run(pipeline, exported(pipeline, tmp_path), FakeContext(tmp_path / "run"), lossless=LOSSLESS)
+    with pytest.raises(StageError, match=re.compile(f"FAILED: {named}: p-value", re.DOTALL)):
+        run(pipeline, exported(pipeline, tmp_path), FakeContext(tmp_path / "run"), lossless=lossless)
+
+
+def test_a_certificate_of_nothing_is_refused() -> None:
+    refused = [LosslessParams(enabled=True, samples=0, continuations=0), LosslessParams(samples=49)]
+    assert [[p.where for p in verify.check(VerifyParams(lossless=each))] for each in refused] == [
+        ["lossless"],
+        ["lossless.samples"],
+    ]
 
 
 def test_near_ties_are_refused_in_fp32() -> None:

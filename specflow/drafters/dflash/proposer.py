@@ -1,25 +1,38 @@
 """DFlash at decoding time: one request, its context keys and values, one forward pass per round.
 
-Legend: T committed rows, K captured layers, H hidden size, L draft layers, B rows of a block, A query heads,
-G key heads, d head size.
+Requests that draft at the same time share the pass (:meth:`DFlashProposer.look_ahead`).
+
+Legend: T committed rows, K captured layers, H hidden size, L draft layers, B rows of a block, m proposals,
+G key heads, d head size, R requests, V vocabulary.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from specflow.drafters.base import Committed, Draw, Proposal, draw_rows
-from specflow.drafters.dflash.chunked_attention import EVERYTHING
+from specflow.drafters.dflash.chunked_attention import Rule
+from specflow.drafters.dflash.frozen_layer import FrozenLayer, Pair, scale_of
 from specflow.drafters.dflash.network import DFlashNetwork, Layer
-from specflow.drafters.linear import Linear, frozen_linear
+from specflow.drafters.linear import frozen_linear
 from specflow.drafters.rope import cos_sin, rotate
 from specflow.drafters.row_trees import RowTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ahead:
+    """What a shared pass found for the block after ``anchor``."""
+
+    anchor: int
+    hidden_mH: Tensor
+    logits_mV: Tensor
+    """By the target's head."""
 
 
 class DFlashProposer:
@@ -45,13 +58,13 @@ class DFlashProposer:
         self._eps = geometry.rms_norm_eps
         layers = [layer for layer in network.layers if isinstance(layer, Layer)]
         self._fc = frozen_linear(network.fc.weight, precision=precision)
-        self._hidden_norm = _scale(network.hidden_norm.weight)
-        self._norm = _scale(network.norm.weight)
+        self._hidden_norm = scale_of(network.hidden_norm.weight)
+        self._norm = scale_of(network.norm.weight)
         self._context_kv = frozen_linear(
             torch.cat([w for layer in layers for w in (layer.self_attn.k_proj.weight, layer.self_attn.v_proj.weight)]),
             precision=precision,
         )
-        self._context_k_norm = torch.stack([_scale(layer.self_attn.k_norm.weight) for layer in layers]).unsqueeze(1)
+        self._context_k_norm = torch.stack([scale_of(layer.self_attn.k_norm.weight) for layer in layers]).unsqueeze(1)
         self._layers = [self._frozen(layer) for layer in layers]
         self._frequencies, self._rope_factor = network.frequencies, network.rope_factor
         mask = embed(torch.tensor([geometry.mask_token_id])).detach().float()
@@ -85,6 +98,7 @@ class DFlashProposer:
     def reset(self, capacity: int) -> None:
         g = self.geometry
         self._length = 0
+        self._ahead: _Ahead | None = None
         self._capacity = capacity
         shape = (g.num_layers, g.num_kv_heads, capacity + g.block_size, g.head_dim)
         self._keys, self._values = torch.zeros(shape), torch.zeros(shape)
@@ -112,6 +126,7 @@ class DFlashProposer:
         self._keys[:, :, here] = key.permute(1, 2, 0, 3)
         self._values[:, :, here] = kv[:, :, 1].permute(1, 2, 0, 3)
         self._length = end
+        self._ahead = None
 
     @torch.no_grad()
     def propose(self, anchor: int) -> Tensor:
@@ -139,74 +154,54 @@ class DFlashProposer:
 
     def score(self, hidden_mH: Tensor) -> Tensor:
         """``[m, V]`` logits by the target's head."""
-        return self._head(hidden_mH.to(torch.bfloat16) if self.precision == "bf16" else hidden_mH)
+        if self._ahead is not None and hidden_mH is self._ahead.hidden_mH:
+            return self._ahead.logits_mV
+        return self._by_head(hidden_mH)
 
     @torch.no_grad()
     def hidden(self, anchor: int, text_m: Tensor | None = None) -> Tensor:
-        """``[B - 1, H]`` after the final norm; leaves the committed context as it was. Rows do not read ``text_m``."""
-        self._block_BH[0] = self._embed(torch.tensor([anchor]))[0].float()
-        x = self._block_BH
-        rows = slice(self._length, self._length + self.geometry.block_size)
-        cos, sin = self._cos[rows], self._sin[rows]
+        """``[m, H]`` after the final norm; leaves the committed context as it was. Rows do not read ``text_m``."""
+        if self._ahead is not None and self._ahead.anchor == anchor:
+            return self._ahead.hidden_mH
+        return self._pass([self], [anchor])[0]
+
+    @classmethod
+    @torch.no_grad()
+    def look_ahead(cls, proposers: Sequence[Self], anchors: Sequence[int]) -> None:
+        """See ``specflow.drafters.base.LooksAhead``: one pass over all blocks, one product with the head."""
+        first = proposers[0]
+        hidden_RmH = first._pass(proposers, anchors)
+        logits_RmV = first._by_head(hidden_RmH.flatten(0, 1)).view(*hidden_RmH.shape[:2], -1)
+        for own, anchor, hidden_mH, logits_mV in zip(proposers, anchors, hidden_RmH, logits_RmV, strict=True):
+            own._ahead = _Ahead(anchor=anchor, hidden_mH=hidden_mH, logits_mV=logits_mV)
+
+    def _by_head(self, hidden: Tensor) -> Tensor:
+        return self._head(hidden.to(torch.bfloat16) if self.precision == "bf16" else hidden)
+
+    def _pass(self, proposers: Sequence[Self], anchors: Sequence[int]) -> Tensor:
+        """``[R, m, H]`` of the blocks after the anchors, each behind its own request's context."""
+        for own, embedded_H in zip(proposers, self._embed(torch.tensor(anchors)).float(), strict=True):
+            own._block_BH[0] = embedded_H
+        x = _joined([own._block_BH for own in proposers])
+        cos, sin = (_joined(rows) for rows in zip(*(own._turns() for own in proposers), strict=True))
         for index, layer in enumerate(self._layers):
             is_last = index == len(self._layers) - 1
-            seen = slice(layer.rule.reach(self._length), rows.stop)
-            keys, values = self._keys[index, :, seen], self._values[index, :, seen]
-            x = layer(x, keys, values, cos, sin, first_row=self.geometry.first_row if is_last else 0)
-        return self.normalise(x) * self._norm
+            seen = [own._seen(index, layer.rule) for own in proposers]
+            x = layer(x, seen, cos, sin, first_row=self.geometry.first_row if is_last else 0)
+        return (self.normalise(x) * self._norm).view(len(proposers), -1, x.shape[1])
+
+    def _turns(self) -> tuple[Tensor, Tensor]:
+        rows = slice(self._length, self._length + self.geometry.block_size)
+        return self._cos[rows], self._sin[rows]
+
+    def _seen(self, layer: int, rule: Rule) -> Pair:
+        """Keys and values that the block sees, its own last; from where ``rule`` lets the anchor's row look back to."""
+        seen = slice(rule.reach(self._length), self._length + self.geometry.block_size)
+        return self._keys[layer, :, seen], self._values[layer, :, seen]
 
     def normalise(self, x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self._eps)
 
 
-class FrozenLayer:
-    def __init__(self, layer: Layer, owner: DFlashProposer, *, precision: str) -> None:
-        g, attention, mlp = owner.geometry, layer.self_attn, layer.mlp
-        self.rule = layer.rule
-        self._normalise = owner.normalise
-        self._heads, self._groups, self._size = g.num_heads, g.num_kv_heads, g.head_dim
-        fused = torch.cat((attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight))
-        self._qkv = frozen_linear(fused, precision=precision)
-        self._o: Linear = frozen_linear(attention.o_proj.weight, precision=precision)
-        self._gate_up = frozen_linear(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)), precision=precision)
-        self._down: Linear = frozen_linear(mlp.down_proj.weight, precision=precision)
-        self._input_norm = _scale(layer.input_layernorm.weight)
-        self._mlp_norm = _scale(layer.post_attention_layernorm.weight)
-        # One scale per head row of the fused query and key; 1/sqrt(d) of the scores is folded into the query's.
-        query_scale = _scale(attention.q_norm.weight) * g.head_dim**-0.5
-        key_scale = _scale(attention.k_norm.weight)
-        self._qk_scale = torch.cat((query_scale.expand(g.num_heads, -1), key_scale.expand(g.num_kv_heads, -1)))
-
-    def __call__(
-        self, x_BH: Tensor, keys_GSd: Tensor, values_GSd: Tensor, cos: Tensor, sin: Tensor, *, first_row: int
-    ) -> Tensor:
-        """Rows from ``first_row`` on; the block's keys and values go into the last B rows of the buffers.
-
-        The buffers begin where ``rule`` lets the anchor's row look back to.
-        """
-        mixed = self._mix(self._normalise(x_BH) * self._input_norm, keys_GSd, values_GSd, cos, sin)
-        x = x_BH[first_row:] + self._o(mixed[first_row:])
-        return x + self._mlp(self._normalise(x) * self._mlp_norm)
-
-    def _mix(self, inputs_BH: Tensor, keys_GSd: Tensor, values_GSd: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """``[B, A * d]``: the values that each row's heads see, weighted."""
-        rows, split = inputs_BH.shape[0], self._heads + self._groups
-        qkv = self._qkv(inputs_BH).view(rows, split + self._groups, self._size)
-        qk = rotate(self._normalise(qkv[:, :split]) * self._qk_scale, cos, sin)
-        keys_GSd[:, -rows:] = qk[:, self._heads :].transpose(0, 1)
-        values_GSd[:, -rows:] = qkv[:, split:].transpose(0, 1)
-        query = qk[:, : self._heads].view(rows, self._groups, -1, self._size).transpose(0, 1)
-        query = query.reshape(self._groups, -1, self._size)
-        scores = query @ keys_GSd.transpose(1, 2)
-        if self.rule != EVERYTHING:
-            self.rule.hide(scores.view(self._groups, rows, -1, keys_GSd.shape[1]))
-        mixed = scores.softmax(dim=-1) @ values_GSd
-        return mixed.view(self._groups, rows, -1, self._size).transpose(0, 1).reshape(rows, -1)
-
-    def _mlp(self, inputs_BH: Tensor) -> Tensor:
-        gate, up = self._gate_up(inputs_BH).chunk(2, dim=-1)
-        return self._down(F.silu(gate) * up)
-
-
-def _scale(weight: Tensor) -> Tensor:
-    return weight.detach().float().clone()
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -1,20 +1,21 @@
 """DFlash 2 at decoding time: DFlash's round with the convolutions, then a walk over the lattice of candidates.
 
 Legend: B rows of a block, m = B - 1 proposals, H hidden size, T taps, G groups of channels, s channels of a group,
-K candidates of a position, r rank, V vocabulary, S context rows and the block.
+K candidates of a position, r rank, V vocabulary, n rows of all requests' blocks, R requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from specflow.drafters.base import Draw, Proposal
 from specflow.drafters.candidates import largest
+from specflow.drafters.dflash.frozen_layer import FrozenLayer, Pair, rows_from
 from specflow.drafters.dflash.network import Layer
-from specflow.drafters.dflash.proposer import DFlashProposer, FrozenLayer
+from specflow.drafters.dflash.proposer import DFlashProposer
 from specflow.drafters.dflash2.convolution import BlockConvolution
 from specflow.drafters.dflash2.geometry import DFlash2Geometry
 from specflow.drafters.dflash2.network import ConvolvedLayer, DFlash2Network
@@ -114,15 +115,14 @@ class _FrozenConvolvedLayer(FrozenLayer):
         self._attention_conv = _FrozenConvolution(layer.attention_conv)
         self._mlp_conv = _FrozenConvolution(layer.mlp_conv)
 
-    def __call__(
-        self, x_BH: Tensor, keys_GSd: Tensor, values_GSd: Tensor, cos: Tensor, sin: Tensor, *, first_row: int
-    ) -> Tensor:
+    def __call__(self, x_nH: Tensor, seen: Sequence[Pair], cos: Tensor, sin: Tensor, *, first_row: int) -> Tensor:
         """As DFlash's; every row is carried to the end, because those after it are mixed from it."""
-        inputs, delta = self._attention_conv.prepare(self._normalise(x_BH) * self._input_norm)
-        attended = self._o(self._mix(inputs, keys_GSd, values_GSd, cos, sin))
-        x = x_BH + self._attention_conv.finish(attended, delta)
-        inputs, delta = self._mlp_conv.prepare(self._normalise(x) * self._mlp_norm)
-        return (x + self._mlp_conv.finish(self._mlp(inputs), delta))[first_row:]
+        requests = len(seen)
+        inputs, delta = self._attention_conv.prepare(self._normalise(x_nH) * self._input_norm, requests)
+        attended = self._o(self._mix(inputs, seen, cos, sin))
+        x = x_nH + self._attention_conv.finish(attended, delta, requests)
+        inputs, delta = self._mlp_conv.prepare(self._normalise(x) * self._mlp_norm, requests)
+        return rows_from(x + self._mlp_conv.finish(self._mlp(inputs), delta, requests), requests, first_row)
 
 
 class _FrozenConvolution:
@@ -131,15 +131,16 @@ class _FrozenConvolution:
         self._base_2TGs = convolution.base_kernel.detach().float().view(2, self._taps, self._groups, -1).clone()
         self._projection = frozen_linear(convolution.kernel_projection.weight, precision=SMALL)
 
-    def prepare(self, x_BH: Tensor) -> tuple[Tensor, Tensor]:
+    def prepare(self, x_nH: Tensor, requests: int) -> tuple[Tensor, Tensor]:
         """The mixed rows and the coefficients that ``finish`` mixes by."""
-        delta = self._projection(x_BH).view(len(x_BH), 2, self._taps, self._groups, 1)
+        delta = self._projection(x_nH).view(len(x_nH), 2, self._taps, self._groups, 1)
         coefficients = self._base_2TGs + delta
-        return self.finish(x_BH, coefficients[:, 0]), coefficients[:, 1]
+        return self.finish(x_nH, coefficients[:, 0], requests), coefficients[:, 1]
 
-    def finish(self, x_BH: Tensor, coefficients_BTGs: Tensor) -> Tensor:
-        x = x_BH.view(len(x_BH), self._groups, -1)
-        out = x * coefficients_BTGs[:, 0]
-        for tap in range(1, min(self._taps, len(x))):
-            out[tap:].addcmul_(coefficients_BTGs[tap:, tap], x[:-tap])
-        return out.view(len(x), -1)
+    def finish(self, x_nH: Tensor, coefficients_nTGs: Tensor, requests: int) -> Tensor:
+        x = x_nH.view(requests, -1, self._groups, x_nH.shape[1] // self._groups)  # taps stay within a block
+        by_tap = coefficients_nTGs.unflatten(0, x.shape[:2]).unbind(2)
+        out = x * by_tap[0]
+        for tap in range(1, min(self._taps, x.shape[1])):
+            out[:, tap:].addcmul_(by_tap[tap][:, tap:], x[:, :-tap])
+        return out.view(len(x_nH), -1)

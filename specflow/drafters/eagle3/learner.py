@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from specflow.drafters.choice import best_tokens
-from specflow.drafters.draft_vocabulary import can_follow
 from specflow.drafters.eagle3.distances import Distance
 from specflow.drafters.eagle3.forward import Eagle3Rollout, hidden_of
 from specflow.drafters.eagle3.head_loss import head_loss
+from specflow.drafters.eagle3.inside import InsideVocabulary
 from specflow.drafters.eagle3.memory import pass_bytes
 from specflow.drafters.eagle3.network import Eagle3Network
 from specflow.drafters.rollouts import Batch, Predicted, assemble
@@ -47,6 +47,10 @@ class Eagle3Learner(Learner):
     @cached_property
     def _teacher_head_DH(self) -> Tensor:
         return self._ends.head_rows(self.network.draft_ids_D)
+
+    @cached_property
+    def _inside(self) -> InsideVocabulary:
+        return InsideVocabulary(self.network.t2d, self._ends)
 
     def weights(self, progress: Progress) -> Mapping[str, float]:
         outside = {OUTSIDE: 0.0} if self.network.has_own_head else {}
@@ -125,11 +129,9 @@ class Eagle3Learner(Learner):
     def _kept(self, predicted: Predicted) -> Tensor:
         """``[P]``: the target's own choice, and for ``ce`` the label, are in the draft vocabulary."""
         if predicted.kept_P is None:
-            ids_D = self.network.draft_ids_D
-            if ids_D is None:
+            if self.network.draft_ids_D is None:
                 predicted.kept_P = torch.ones_like(predicted.labels_P, dtype=torch.bool)
                 return predicted.kept_P
-            total = self.network.geometry.vocab_size
-            kept_P = can_follow(predicted.teacher_PH, self._ends.head, ids_D, total=total)
+            kept_P = self._inside(predicted.teacher_PH, predicted.documents)
             predicted.kept_P = kept_P & self.network.t2d[predicted.labels_P] if self._distance.kind == "ce" else kept_P
         return predicted.kept_P

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specflow.drafters.dflash.attention import CHUNK_SCORES
 from specflow.drafters.eagle3.geometry import Eagle3Geometry
-from specflow.drafters.eagle3.head_loss import CHUNK_LOGITS
+from specflow.drafters.eagle3.head_loss import CACHED_LOGITS, CHUNK_LOGITS
 
 
 def pass_bytes(geometry: Eagle3Geometry, *, rows: int, depths: int, head_rows: int) -> int:
@@ -21,5 +21,7 @@ def pass_bytes(geometry: Eagle3Geometry, *, rows: int, depths: int, head_rows: i
     once = g.num_features * hidden * 2 + 3 * hidden + 2 * (heads + 2 * kv) + 4 * kv * g.num_layers
     of_head = depths * 4 * hidden + hidden
     own_head = head_rows * hidden if g.draft_vocab_size is not None else 0
-    chunks = 5 * min(max(CHUNK_LOGITS, depths * head_rows), rows * depths * head_rows) + 4 * CHUNK_SCORES
+    # The drafter's logits and the target's of the same tokens, and what is made of a few of them at a time.
+    logits = min(max(CHUNK_LOGITS, depths * head_rows), rows * depths * head_rows)
+    chunks = 2 * logits + 5 * min(max(CACHED_LOGITS, depths * head_rows), logits) + 4 * CHUNK_SCORES
     return 4 * (rows * (g.num_layers * (depths * kept + chain) + once + of_head) + own_head + chunks)

@@ -58,6 +58,20 @@ class Fit:
         return min(sqrt(shift / (4.0 * self.effective)), 1.0)
 
 
+def row_of(name: str, fit: Fit, level: float) -> dict[str, Any]:
+    """A comparison as the record and the report show it; ``level``: p-values below it are rejected."""
+    return {
+        "setting": name,
+        "samples": fit.samples,
+        "cells": fit.cells,
+        "g": fit.statistic if fit.p_value else None,
+        "p_value": fit.p_value,
+        "total_variation": fit.total_variation,
+        "detectable": fit.detectable(level),
+        "power": POWER,
+    }
+
+
 def together(fits: Sequence[Fit]) -> Fit:
     """Independent comparisons as one, which sees what is small in each."""
     return Fit(

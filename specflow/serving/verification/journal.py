@@ -15,7 +15,9 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._tokens: dict[int, list[int]] = dict(read_whole_lines(path, _row))
+        rows = read_whole_lines(path, _row)
+        self._tokens = {index: tokens for index, tokens, _ in rows}
+        self._accepted = {index: accepted for index, _, accepted in rows}
 
     def __contains__(self, index: object) -> bool:
         return index in self._tokens
@@ -26,11 +28,18 @@ class Journal:
     def __getitem__(self, index: int) -> list[int]:
         return self._tokens[index]
 
-    def add(self, index: int, tokens: Sequence[int]) -> None:
-        self._tokens[index] = list(tokens)
+    def accepted(self, index: int) -> list[int]:
+        """Proposals accepted in each round of the request; empty where they were not kept."""
+        return self._accepted[index]
+
+    def add(self, index: int, tokens: Sequence[int], *, accepted: Sequence[int] = ()) -> None:
+        self._tokens[index], self._accepted[index] = list(tokens), list(accepted)
+        row: dict[str, Any] = {"index": index, "tokens": list(tokens)}
+        if accepted:
+            row["accepted"] = list(accepted)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"index": index, "tokens": list(tokens)}, separators=(",", ":")) + "\n")
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
-def _row(row: Any) -> tuple[int, list[int]]:
-    return int(row["index"]), [int(t) for t in row["tokens"]]
+def _row(row: Any) -> tuple[int, list[int], list[int]]:
+    return int(row["index"]), [int(t) for t in row["tokens"]], [int(count) for count in row.get("accepted", ())]

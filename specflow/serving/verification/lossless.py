@@ -20,8 +20,9 @@ from specflow.decoding.trees import TreeShape
 from specflow.drafters.base import Proposer, Samples
 from specflow.scheduling.scheduler import Scheduler
 from specflow.serving.verification.check import Check
-from specflow.serving.verification.goodness import POWER, Fit, against_distribution, of_two, together
+from specflow.serving.verification.goodness import against_distribution, of_two, row_of, together
 from specflow.serving.verification.restricted import Answer, RestrictedTarget, answer_distributions
+from specflow.serving.verification.settings import settings_of
 
 ENUMERABLE = 4096
 """Texts before the last token, at most, for the distribution to be computed."""
@@ -42,27 +43,9 @@ class Plan:
     seed: int = 0
 
 
-def settings_of(plan: Plan, *, allowed: int, drawn: bool) -> dict[str, Sampling]:
-    """By name: each temperature with each filter, with certain proposals and (``drawn``) with drawn ones."""
-    filters: Mapping[str, dict[str, Any]] = {
-        "all tokens": {},
-        "top-k": {"top_k": max(2, allowed // 3)},
-        "top-p": {"top_p": 0.8},
-        "min-p": {"min_p": 0.1},
-    }
-    found = {"greedy": Sampling()}
-    for temperature in plan.temperatures:
-        for name, given in filters.items():
-            found[f"T {temperature:g}, {name}"] = Sampling(temperature=temperature, **given)
-    penalties: dict[str, Any] = {"presence_penalty": 0.5, "frequency_penalty": 0.7, "repetition_penalty": 1.2}
-    found[f"T {plan.temperatures[0]:g}, penalties"] = Sampling(temperature=plan.temperatures[0], **penalties)
-    if drawn:
-        found |= {
-            f"{name}, drawn proposals": replace(sampling, draft_temperature=1.0)
-            for name, sampling in found.items()
-            if sampling.temperature
-        }
-    return found
+def few_of(target: RestrictedTarget) -> int:
+    """Tokens that top-k leaves of the alphabet."""
+    return max(2, len(target.allowed) // 3)
 
 
 def check_lossless(
@@ -74,7 +57,7 @@ def check_lossless(
     on_answer: Callable[[], None] = lambda: None,
 ) -> Check:
     """Rejects where a setting's p-value, or that of all together, is below its share of the significance."""
-    settings = settings_of(plan, allowed=len(target.allowed), drawn=isinstance(proposer, Samples))
+    settings = settings_of(plan.temperatures, top_k=few_of(target), drawn=isinstance(proposer, Samples))
     enumerated = len(target.allowed) ** (plan.length - 1) <= ENUMERABLE
     drawn, generations = _draw(target, proposer, prompt, plan, settings, on_answer=on_answer)
     if enumerated:
@@ -103,7 +86,7 @@ def check_lossless(
             "accepted_per_round": sum(r.accepted for r in rounds) / max(len(rounds), 1),
             "tree": None if plan.tree is None else [plan.tree.steps, plan.tree.topk, plan.tree.num_draft_tokens],
             **({} if plan.scheduler is None else _scheduled(plan.scheduler, rounds)),
-            "tests": [_row(name, fit, level) for name, fit in fits.items()],
+            "tests": [row_of(name, fit, level) for name, fit in fits.items()],
         },
         limit=f"p-values of at least {level:.2g} ({plan.significance:g} over {len(fits)} tests)",
         failures=[f"{name}: p-value {fits[name].p_value:.2g}" for name in rejected[:5]],
@@ -116,19 +99,6 @@ def _scheduled(scheduler: Scheduler, rounds: Sequence[Round]) -> dict[str, Any]:
         "scheduler": scheduler.params.mode,
         "rounds_cut": sum(0 < r.proposed > r.judged for r in rounds),
         "rounds_without_drafting": sum(r.proposed == 0 for r in rounds),
-    }
-
-
-def _row(name: str, fit: Fit, level: float) -> dict[str, Any]:
-    return {
-        "setting": name,
-        "samples": fit.samples,
-        "cells": fit.cells,
-        "g": fit.statistic if fit.p_value else None,
-        "p_value": fit.p_value,
-        "total_variation": fit.total_variation,
-        "detectable": fit.detectable(level),
-        "power": POWER,
     }
 
 

@@ -58,18 +58,25 @@ def likely_alphabet(target: Any, prompt: Sequence[int], count: int) -> list[int]
 
 def next_logits(target: Any, prompt: Sequence[int], answers: Sequence[Answer]) -> Tensor:
     """``[n, V]`` float64 logits after ``prompt`` and each of the answers, which have the same length."""
-    rows = []
-    for first in range(0, len(answers), CHUNK):
-        part = [[prompt[-1], *answer] for answer in answers[first : first + CHUNK]]
-        cache = target.new_cache(len(part), len(prompt) + len(part[0]))
-        if len(prompt) > 1:
-            one = cache.rows(0, 1)
-            target.forward(torch.tensor([list(prompt[:-1])]), one)
-            one.commit(len(prompt) - 1)
-            for other in range(1, len(part)):
-                cache.copy(source=0, destination=other, length=len(prompt) - 1)
-        rows.append(target.head(target.forward(torch.tensor(part), cache).last_hidden_BTH[:, -1]).double())
-    return torch.cat(rows)
+    parts = (answers[first : first + CHUNK] for first in range(0, len(answers), CHUNK))
+    return torch.cat([target.head(hidden_behind(target, prompt, part)[:, -1]).double() for part in parts])
+
+
+def hidden_behind(target: Any, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> Tensor:
+    """``[n, T + 1, H]``: what the head reads after ``prompt`` and after each token of n answers of T tokens.
+
+    One pass of ``prompt`` serves them all.
+    """
+    texts = [[prompt[-1], *answer] for answer in answers]
+    cache = target.new_cache(len(texts), len(prompt) + len(texts[0]))
+    if len(prompt) > 1:
+        one = cache.rows(0, 1)
+        target.forward(torch.tensor([list(prompt[:-1])]), one)
+        one.commit(len(prompt) - 1)
+        for other in range(1, len(texts)):
+            cache.copy(source=0, destination=other, length=len(prompt) - 1)
+    hidden: Tensor = target.forward(torch.tensor(texts), cache).last_hidden_BTH
+    return hidden
 
 
 def answer_distributions(
