@@ -14,6 +14,7 @@ from specflow.config.capture import CaptureParams
 from specflow.config.compare import CompareParams
 from specflow.config.export import ExportParams
 from specflow.config.methods import AnyDrafter
+from specflow.config.operations import OperationsParams
 from specflow.config.parity import ParityParams
 from specflow.config.profile import ProfileParams
 from specflow.config.regenerate import RegenerateParams
@@ -55,3 +56,6 @@ class Config(Section):
         default=CompareParams(), description="Drafters against each other; in flow `compare-drafters`."
     )
     report: ReportParams = Field(default=ReportParams(), description="The report.")
+    operations: OperationsParams = Field(
+        default=OperationsParams(), description="Retries, time limits, devices, notifications."
+    )

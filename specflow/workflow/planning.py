@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from specflow.config.errors import InputErrors, InputProblem, Location, listing, nearest
+from specflow.config.operations import OperationsParams
 from specflow.stages.contract import Estimate
 from specflow.workflow.commit import Recipe
 from specflow.workflow.estimates import stated_estimate
@@ -67,6 +68,7 @@ class Plan:
     bytes_free: int = 0
     configuration: str = ""
     """Name of the configuration, where it has one."""
+    operations: OperationsParams = field(default_factory=OperationsParams)
     keys: tuple[tuple[str, str], ...] = field(default=())
     """``(kind, key)`` of every node of the flow, also of those not selected."""
 
@@ -120,6 +122,7 @@ def plan(
         bytes_needed=needed,
         bytes_free=free,
         configuration=str(getattr(config, "name", "")),
+        operations=getattr(config, "operations", None) or OperationsParams(),
         keys=tuple((recipe.kind, recipe.key) for recipe in recipes.values()),
     )
 
