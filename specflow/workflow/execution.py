@@ -55,7 +55,7 @@ class Execution:
         seconds = time.monotonic() - started
         if last["event"] == "error":
             failed = self._result(planned, "failed", seconds=seconds, message=last["message"], log=log)
-            return replace(failed, accident=not last.get("actionable", False))
+            return replace(failed, accident=last.get("accident", False))
         status: Status = "made" if last["event"] == "made" else "cached"
         return self._result(planned, status, seconds=seconds, log=log)
 
@@ -79,7 +79,7 @@ class Execution:
                 else:
                     self._show(planned, event)
             if time.monotonic() >= deadline and last is None and process.poll() is None:
-                return {"event": "error", "message": _too_long(planned, limit or 0.0), "actionable": True}
+                return {"event": "error", "message": _too_long(planned, limit or 0.0)}
             code = process.wait()
         finally:
             if process:
@@ -87,7 +87,7 @@ class Execution:
             os.close(reader)
             if writer >= 0:
                 os.close(writer)
-        return last or {"event": "error", "message": _how_it_ended(code)}
+        return last or {"event": "error", "message": _how_it_ended(code), "accident": code < 0}
 
     def _show(self, planned: PlannedNode, event: Event) -> None:
         fields = {name: value for name, value in event.items() if name != "event"}

@@ -25,6 +25,8 @@ from specflow.workflow.store import ArtifactStore
 
 State = Literal["cached", "to run", "blocked"]
 DISK_MARGIN = 1.2
+NO_OPERATIONS = OperationsParams(retries=0, device=None)
+"""For a configuration without that section."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class Plan:
     bytes_free: int = 0
     configuration: str = ""
     """Name of the configuration, where it has one."""
-    operations: OperationsParams = field(default_factory=OperationsParams)
+    operations: OperationsParams = NO_OPERATIONS
     keys: tuple[tuple[str, str], ...] = field(default=())
     """``(kind, key)`` of every node of the flow, also of those not selected."""
 
@@ -122,7 +124,7 @@ def plan(
         bytes_needed=needed,
         bytes_free=free,
         configuration=str(getattr(config, "name", "")),
-        operations=getattr(config, "operations", None) or OperationsParams(),
+        operations=getattr(config, "operations", NO_OPERATIONS),
         keys=tuple((recipe.kind, recipe.key) for recipe in recipes.values()),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 
@@ -19,6 +20,9 @@ NOT_RETRIED = {
 
 ON_DEVICE = ("regenerate", "capture", "train", "calibrate", "profile", "verify", "parity", "bench", "compare")
 """Stages that run the target or a drafter: they would disturb each other, and each other's times, on one device."""
+
+PASSING = (errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENETDOWN, errno.ENETUNREACH)
+"""Errors of the system that may be gone the next time, beside broken connections and time-outs."""
 
 ACCELERATORS = ("/dev/nvidia0", "/dev/kfd", "/dev/accel0")
 
@@ -46,3 +50,11 @@ def device(node: Node, operations: OperationsParams) -> str | None:
     if operations.device != "auto":
         return f"specflow-{operations.device}"
     return f"specflow-{socket.gethostname()}" if any(Path(path).exists() for path in ACCELERATORS) else None
+
+
+def by_accident(error: Exception) -> bool:
+    """Whether a stage that failed with this may pass the next time."""
+    # httpx is not imported for this: its errors are known by where they come from.
+    connection = type(error).__module__.partition(".")[0] in ("httpx", "httpcore") and "Error" in type(error).__name__
+    passing = isinstance(error, OSError) and error.errno in PASSING
+    return connection or passing or isinstance(error, ConnectionError | TimeoutError | MemoryError)
