@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 import specflow
-from specflow.cli import advise, artifacts, doctor, features, files, flows, inspect, kernels, lint, serve, stages
+from specflow.cli import (
+    advise,
+    artifacts,
+    deploy,
+    doctor,
+    features,
+    files,
+    flows,
+    inspect,
+    kernels,
+    lint,
+    serve,
+    server,
+    stages,
+)
 from specflow.cli.group import Group
 
 app = typer.Typer(
@@ -36,6 +50,8 @@ def main(
 files.register(app)
 doctor.register(app)
 flows.register(app)
+deploy.register(app)
+server.register(app)
 artifacts.register(app)
 advise.register(app)
 inspect.register(app)
