@@ -17,7 +17,7 @@ from specflow.cli.work import bad_input, open_work
 from specflow.config import resources
 from specflow.config.loading import load_config
 from specflow.stages.contract import StageError
-from specflow.workflow.deployments import RUN, WATCH, Change, Deployment, Deployments, PoolType, deployments_at
+from specflow.workflow.deployments import RUN, WATCH, Change, Deployment, PoolType, cron_problem, deployments_at
 from specflow.workflow.local_server import DEFAULT_HOME, POOL, read_state
 
 WATCH_SECONDS = 300.0
@@ -97,10 +97,10 @@ def _watch(target: Deployment, inputs: dict[str, Any], interval: float | None, w
 def _schedule(cron: str | None, timezone: str, interval: float | None) -> dict[str, Any] | None:
     if cron is None:
         return {"interval": interval} if interval is not None else None
-    from croniter import croniter
-
-    if not croniter.is_valid(cron):
-        raise bad_input("--cron", "no cron schedule", "five fields, for example `0 3 * * *`", found=cron)
+    problem = cron_problem(cron, timezone)
+    if problem:
+        expected = "five fields, for example `0 3 * * *`, and a time zone such as Europe/Berlin"
+        raise bad_input("--cron", problem, expected, found=f"{cron} ({timezone})")
     return {"cron": cron, "timezone": timezone}
 
 

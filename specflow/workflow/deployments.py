@@ -175,6 +175,18 @@ def _job_template(kind: PoolType) -> dict[str, Any]:
     return found or {}
 
 
+def cron_problem(cron: str, timezone: str) -> str:
+    """Why Prefect would refuse a schedule; empty if it would not."""
+    from prefect.client.schemas.schedules import CronSchedule
+    from pydantic import ValidationError
+
+    try:
+        CronSchedule(cron=cron, timezone=timezone)
+    except ValidationError as error:
+        return "; ".join(str(one["msg"]) for one in error.errors())
+    return ""
+
+
 def _schedules(schedule: dict[str, Any] | None) -> list[Any]:
     from datetime import timedelta
 

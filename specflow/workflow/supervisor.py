@@ -88,7 +88,8 @@ def _supervise(home: Path, port: int) -> None:
     children = [Child("server", server_command(port)), Child("worker", worker)]
     try:
         while not stopping.is_set():
-            if any([child.keep_running(home, environment) for child in children]):
+            changed = [child.keep_running(home, environment) for child in children]
+            if any(changed):
                 _write_state(home, port, children)
             stopping.wait(LOOK_SECONDS)
     finally:
