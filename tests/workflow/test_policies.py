@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import socket
-
 from dataclasses import replace
 from pathlib import Path
 
