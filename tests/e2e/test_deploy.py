@@ -9,8 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +33,14 @@ class Place:
 
     def __init__(self, root: Path) -> None:
         self.root, self.home, self.store = root, root / "home", root / "artifacts"
+        self.told: list[tuple[str, str]] = []
+        """Path and body of every notification."""
         self.config = root / "configs" / "smoke.yaml"
         shutil.copytree(ROOT / "configs" / "prompts-smoke", root / "configs" / "prompts-smoke")
         text = (ROOT / "configs" / "smoke.yaml").read_text()
-        self.config.write_text(text + "\noperations: {device: test-device, notify: custom-webhook/absent}\n")
+        self.config.write_text(
+            text + "\noperations: {device: test-device, notify: custom-webhook/receiver, notify_on: always}\n"
+        )
 
     def specflow(self, *words: str, code: int = 0) -> Any:
         """The JSON document that a command prints."""
@@ -67,11 +74,11 @@ class Place:
 
     def processes(self) -> list[psutil.Process]:
         """Everything whose command line names this place."""
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
-            if process.pid != os.getpid() and str(self.root) in " ".join(process.info["cmdline"] or ()):
-                found.append(process)
-        return found
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if process.pid != os.getpid() and str(self.root) in " ".join(process.info["cmdline"] or ())
+        ]
 
 
 def until(place: Place, condition: Callable[[], Any], seconds: float = LIMIT / 2) -> Any:
@@ -82,13 +89,50 @@ def until(place: Place, condition: Callable[[], Any], seconds: float = LIMIT / 2
     return found
 
 
+@contextmanager
+def receiver() -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    """A service that is told how runs end: its port, and path and body of every request."""
+    told: list[tuple[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append((self.path, self.rfile.read(int(self.headers["Content-Length"])).decode()))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port, told
+        server.shutdown()
+
+
+BLOCK = """
+import sys
+from prefect.blocks.notifications import CustomWebhookNotificationBlock as Block
+url = f"http://127.0.0.1:{sys.argv[1]}/{{{{key}}}}"
+secret = sys.stdin.read()
+Block(name="receiver", url=url, json_data={"text": "{{subject}} {{body}}"}, secrets={"key": secret}).save("receiver")
+"""
+
+
+def make_block(place: Place, port: int) -> None:
+    api = f"http://127.0.0.1:{json.loads((place.home / 'server.json').read_text())['port']}/api"
+    environment = {**os.environ, "PREFECT_API_URL": api, "PREFECT_HOME": str(place.root / "client")}
+    subprocess.run([sys.executable, "-c", BLOCK, str(port)], env=environment, input=SECRET, text=True, check=True)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made = Place(tmp_path_factory.mktemp("deploy"))
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PREFECT_API_URL", raising=False)
         made.specflow("server", "start", "--port", "0")
-        yield made
+        with receiver() as (port, made.told):
+            make_block(made, port)
+            yield made
         made.specflow("server", "stop")
     assert made.processes() == []
     assert not (made.home / "server.json").exists()
@@ -192,7 +236,12 @@ def uninterrupted(place: Place, settings: list[str]) -> str:
     return hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
-def test_the_planted_secret_is_nowhere(place: Place) -> None:
+def test_runs_are_told_and_the_secret_of_the_block_is_nowhere(place: Place) -> None:
+    assert len(place.told) >= 2
+    assert {path for path, _ in place.told} == {f"/{SECRET}"}
+    assert "full-pipeline-smoke" in place.told[0][1]
+    assert "9 made" in place.told[0][1]
+    assert "9 cached" in place.told[1][1]
     found = [path for path in place.root.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     assert found == []
 
