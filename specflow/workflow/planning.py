@@ -111,6 +111,8 @@ def plan(
     planned = [planner.planned(node) for node in nodes if node.id in selected]
     problems = _missing_inputs(planned, nodes, planner, selected, locate)
     problems += _unfit_upstream(planned, nodes, registry, locate)
+    operations: OperationsParams = getattr(config, "operations", NO_OPERATIONS)
+    problems += _unknown_limits(operations, nodes, registry, locate)
     needed = int(DISK_MARGIN * sum(p.estimate.bytes or 0 for p in planned if p.state == "to run"))
     free = (free_bytes or _free_bytes)(store.root)
     if needed > free:
@@ -124,7 +126,7 @@ def plan(
         bytes_needed=needed,
         bytes_free=free,
         configuration=str(getattr(config, "name", "")),
-        operations=getattr(config, "operations", NO_OPERATIONS),
+        operations=operations,
         keys=tuple((recipe.kind, recipe.key) for recipe in recipes.values()),
     )
 
@@ -275,6 +277,25 @@ def _unfit_upstream(
                 hint=problem.hint,
             )
     return list(found.values())
+
+
+def _unknown_limits(
+    operations: OperationsParams, nodes: Sequence[Node], registry: Registry, locate: Locate
+) -> list[InputProblem]:
+    """Time limits of what does not exist; a stage that another flow has is no problem."""
+    valid = {*registry.names, *(node.id for node in nodes)}
+    return [
+        InputProblem(
+            location=locate(f"operations.time_limits.{name}"),
+            path=f"operations.time_limits.{name}",
+            message="no such stage or node",
+            found=name,
+            expected=listing(valid),
+            hint=nearest(name, valid),
+        )
+        for name in operations.time_limits
+        if name not in valid and name.partition(":")[0] not in registry.names
+    ]
 
 
 def _ancestors(name: str, by_id: Mapping[str, Node]) -> set[str]:

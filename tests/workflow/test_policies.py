@@ -106,3 +106,14 @@ def test_what_is_told_names_what_failed_and_a_block_that_is_missing_fails_nothin
     assert caplog.text == ""
     notify(OperationsParams(notify="slack-webhook/team"), "run", [bad])
     assert "block slack-webhook/team was not told: ZeroDivisionError" in caplog.text
+
+
+def test_a_limit_of_what_does_not_exist_is_a_problem(flow: Flow, registry: Registry, store: ArtifactStore) -> None:
+    class Operated(FakeConfig):
+        operations: OperationsParams = OperationsParams(time_limits={"sorce": 1, "source": 1, "scale:none": 1})
+
+    planned = plan(flow, Operated(), store, registry=registry)
+    assert [(problem.path, problem.hint) for problem in planned.problems] == [
+        ("operations.time_limits.sorce", planned.problems[0].hint)
+    ]
+    assert "source" in planned.problems[0].hint
