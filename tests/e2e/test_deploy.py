@@ -174,7 +174,7 @@ def test_two_scheduled_runs_complete_and_the_second_finds_everything(place: Plac
     # Without an interval: the schedule is gone.
     change = deploy(place)
     assert change["change"] == "update"
-    assert change["differences"] == ["schedule.interval 15.0 -> None"] or "schedule" in change["differences"][0]
+    assert change["differences"] == ["schedule {'interval': 15.0} -> None"]
     assert place.specflow("undeploy", "full-pipeline/smoke")["removed"]
     assert not place.specflow("undeploy", "full-pipeline/smoke", code=1)["removed"]
 
