@@ -63,7 +63,11 @@ def deploy(
     overrides = list(settings or ()) + ([f"store={store}"] if store else [])
     # Read whole now: what could not run is not deployed.
     work = open_work(flow, config, settings=overrides)
-    where = {"pool": pool, "pool_type": pool_type, "directory": Path.cwd() if pool_type == "process" else None}
+    where: dict[str, Any] = {
+        "pool": pool,
+        "pool_type": pool_type,
+        "directory": Path.cwd() if pool_type == "process" else None,
+    }
     inputs = {"config": _reference("configs", config, pool_type), "overrides": overrides}
     name = name or work.loaded.config.name
     first = Deployment(

@@ -48,7 +48,7 @@ class ServerState(BaseModel):
     def runs(self) -> bool:
         try:
             process = psutil.Process(self.pid)
-            return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - self.created) < 1.0
+            return bool(process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - self.created) < 1.0)
         except psutil.NoSuchProcess:
             return False
 

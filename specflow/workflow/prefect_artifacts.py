@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,13 @@ def publish_node(planned: PlannedNode, result: NodeResult) -> None:
     title = f"{planned.kind} {planned.id}"
     _quietly(name, lambda: create_markdown_artifact(_describe(planned, result), key=name, description=title))
     for page in _files(result, "*.html"):
-        link = page.absolute().as_uri()
         key = artifact_key(f"{planned.id}-{page.stem}-page")
-        _quietly(key, lambda link=link, key=key, text=page.name: create_link_artifact(link, link_text=text, key=key))
+        _quietly(key, partial(create_link_artifact, page.absolute().as_uri(), link_text=page.name, key=key))
     for picture in _files(result, "*.png"):
         if picture.stat().st_size <= LARGEST_IMAGE:
             data = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
             key = artifact_key(f"{planned.id}-{picture.stem}-picture")
-            _quietly(key, lambda data=data, key=key, text=picture.name: create_image_artifact(data, key, text))
+            _quietly(key, partial(create_image_artifact, data, key=key, description=picture.name))
 
 
 def publish_run(plan: Plan, run_name: str, results: Sequence[NodeResult]) -> None:

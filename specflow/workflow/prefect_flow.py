@@ -124,8 +124,7 @@ def _task(planned: PlannedNode, plan: Plan, results: dict[str, NodeResult], exec
             return Completed(name="Cached", message=f"{planned.kind}/{key[:12]} exists and verifies")
         return Completed(message=f"made {planned.kind}/{key[:12]} in {result.seconds:.1f} s")
 
-    return task(
-        body,
+    decorate = task(
         name=planned.node.stage,
         task_run_name=planned.id.replace("{", "(").replace("}", ")"),
         cache_policy=NO_CACHE,
@@ -134,6 +133,7 @@ def _task(planned: PlannedNode, plan: Plan, results: dict[str, NodeResult], exec
         retry_delay_seconds=delays(plan.operations),
         retry_condition_fn=_by_accident,
     )
+    return decorate(body)
 
 
 def _by_accident(task: Any, run: Any, state: Any) -> bool:

@@ -47,7 +47,12 @@ def test_nothing_is_parsed_twice_and_the_version_is_that_without_cache(
     plain = version(package, None)
     parsed: list[str] = []
     parse = ast.parse
-    monkeypatch.setattr(ast, "parse", lambda text, filename: (parsed.append(filename), parse(text, filename))[1])
+
+    def counted(text: bytes, filename: str) -> ast.Module:
+        parsed.append(filename)
+        return parse(text, filename)
+
+    monkeypatch.setattr(ast, "parse", counted)
     assert version(package, fresh(tmp_path)) == plain
     assert len(parsed) == 6
     assert version(package, fresh(tmp_path)) == plain
