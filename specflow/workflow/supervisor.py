@@ -30,6 +30,8 @@ SETTINGS = {
     "PREFECT_WORKER_PREFETCH_SECONDS": "2",
     "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "5",
     "PREFECT_API_REQUEST_TIMEOUT": "120",
+    # What a run says is shown in the UI; the server has a level of its own.
+    "PREFECT_LOGGING_LEVEL": "INFO",
     # Leases on disk: a server that was started again knows who holds a device.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
