@@ -79,7 +79,12 @@ class Deployments:
         return difference(wanted, self._content(known) if known else None)
 
     def apply(self, wanted: Deployment) -> Change:
-        """Create or update; a deployment that is so already is left alone."""
+        """Create or update; a deployment that is so already is left alone.
+
+        A run that falls due while the one before it still runs is left out, not queued.
+        """
+        from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
+
         change = self.compare(wanted)
         if change.what == "unchanged":
             return change
@@ -95,6 +100,8 @@ class Deployments:
             job_variables=content["job"],
             description=wanted.description,
             tags=[TAG],
+            concurrency_limit=1,
+            concurrency_options=ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
             enforce_parameter_schema=False,
         )
         return change
@@ -129,11 +136,11 @@ class Deployments:
             limit=50,
         )
         waiting = [run for run in runs if run.state and run.state.is_scheduled()]
-        done = [run for run in runs if run not in waiting]
-        last = done[0] if done else None
+        done = [run for run in runs if run.start_time]  # others were left out while one ran
+        last: Any = done[0] if done else None
         return {
             "last": last.state.name if last else None,
-            "last_start": last.start_time.isoformat() if last and last.start_time else None,
+            "last_start": last.start_time.isoformat() if last else None,
             "next": min((run.expected_start_time.isoformat() for run in waiting), default=None),
         }
 

@@ -167,10 +167,9 @@ def test_two_scheduled_runs_complete_and_the_second_finds_everything(place: Plac
         "overrides": [],
     }
     listed = place.specflow("deployments")["deployments"]
-    assert [(one["name"], one["last"]) for one in listed] in (
-        [("full-pipeline/smoke", "Completed")],
-        [("full-pipeline/smoke", "Running")],
-    )
+    assert [one["name"] for one in listed] == ["full-pipeline/smoke"]
+    assert listed[0]["last"] in ("Completed", "Running")
+    assert listed[0]["next"] is not None
     # Without an interval: the schedule is gone.
     change = deploy(place)
     assert change["change"] == "update"
