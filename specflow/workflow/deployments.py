@@ -178,6 +178,7 @@ def _job_template(kind: PoolType) -> dict[str, Any]:
     """The job template that Prefect has for a type of pool, which a worker of it fills in."""
     import asyncio
 
+    import prefect.workers.process  # noqa: F401  # makes its type known
     from prefect.workers.utilities import get_default_base_job_template_for_infrastructure_type
 
     found = asyncio.run(get_default_base_job_template_for_infrastructure_type(kind))
