@@ -127,22 +127,36 @@ class Deployments:
         ]
 
     def _runs(self, deployment: Any) -> dict[str, Any]:
-        from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+        from prefect.client.schemas.objects import StateType
         from prefect.client.schemas.sorting import FlowRunSort
 
-        runs = self._client.read_flow_runs(
-            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
-            sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-            limit=50,
-        )
-        waiting = [run for run in runs if run.state and run.state.is_scheduled()]
-        done = [run for run in runs if run.start_time]  # others were left out while one ran
-        last: Any = done[0] if done else None
+        scheduled = [StateType.SCHEDULED]
+        # Left out while another ran: cancelled.
+        begun = [type for type in StateType if type not in (StateType.SCHEDULED, StateType.CANCELLED)]
+        last = self._first_run(deployment, begun, FlowRunSort.START_TIME_DESC)
+        following = self._first_run(deployment, scheduled, FlowRunSort.EXPECTED_START_TIME_ASC)
         return {
             "last": last.state.name if last else None,
-            "last_start": last.start_time.isoformat() if last else None,
-            "next": min((run.expected_start_time.isoformat() for run in waiting), default=None),
+            "last_start": last.start_time.isoformat() if last and last.start_time else None,
+            "next": following.expected_start_time.isoformat() if following else None,
         }
+
+    def _first_run(self, deployment: Any, types: Sequence[Any], sort: Any) -> Any:
+        from prefect.client.schemas.filters import (
+            DeploymentFilter,
+            DeploymentFilterId,
+            FlowRunFilter,
+            FlowRunFilterState,
+            FlowRunFilterStateType,
+        )
+
+        found = self._client.read_flow_runs(
+            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
+            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))),
+            sort=sort,
+            limit=1,
+        )
+        return found[0] if found else None
 
     def _read(self, name: str) -> Any:
         from prefect.exceptions import ObjectNotFound
