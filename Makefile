@@ -11,7 +11,7 @@ SMOKE_STORE ?= build/smoke
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 YAML := $(wildcard configs/*.yaml flows/*.yaml)
 
-.PHONY: help setup setup-dev quickstart test sglang-env test-sglang check check-yaml format smoke kill-stages kill-capture lock clean
+.PHONY: help setup setup-dev quickstart test sglang-env test-sglang test-deploy check check-yaml format smoke kill-stages kill-capture lock clean
 
 help: ## This list
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## /\1\t/' | expand -t 16
@@ -35,6 +35,9 @@ test-sglang: setup-dev ## Tests against a real SGLang server: SPECFLOW_SGLANG_PY
 	@.ci/sglang check
 	$(ONE_THREAD) SPECFLOW_SGLANG_PYTHON="$${SPECFLOW_SGLANG_PYTHON:-$(CURDIR)/.sglang-env/bin/python}" \
 		$(BIN)/python -m pytest tests/sglang $(ARGS)
+
+test-deploy: setup-dev ## Deployments on a real Prefect server and worker, the heavy ones too
+	$(ONE_THREAD) $(BIN)/python -m pytest tests/e2e/test_deploy.py -m "heavy or not heavy" $(ARGS)
 
 check: setup-dev ## Lint, formatting, types, import layers, every shipped YAML
 	$(BIN)/ruff check .

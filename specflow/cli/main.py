@@ -10,6 +10,7 @@ import specflow
 from specflow.cli import (
     advise,
     artifacts,
+    deploy,
     doctor,
     drafters,
     features,
@@ -23,6 +24,7 @@ from specflow.cli import (
     measure,
     monitor,
     serve,
+    server,
     stages,
     watch,
 )
@@ -54,6 +56,8 @@ def main(
 files.register(app)
 doctor.register(app)
 flows.register(app)
+deploy.register(app)
+server.register(app)
 artifacts.register(app)
 drafters.register(app)
 history.register(app)

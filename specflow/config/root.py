@@ -16,6 +16,7 @@ from specflow.config.export import ExportParams
 from specflow.config.gate import GateParams, IncumbentParams
 from specflow.config.load import LoadParams
 from specflow.config.methods import AnyDrafter
+from specflow.config.operations import OperationsParams
 from specflow.config.parity import ParityParams
 from specflow.config.pool import JoinParams, PoolParams
 from specflow.config.profile import ProfileParams
@@ -71,3 +72,6 @@ class Config(Section):
     )
     gate: GateParams = Field(default=GateParams(), description="Whether a drafter is promoted; in flow `retrain`.")
     watch: WatchParams = Field(default=WatchParams(), description="When a running server calls for `retrain`.")
+    operations: OperationsParams = Field(
+        default=OperationsParams(), description="Retries, time limits, devices, notifications."
+    )

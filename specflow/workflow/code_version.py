@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from specflow.workflow.syntax_cache import Entry, SyntaxCache
+
 OUR_PACKAGES = ("specflow", "specflow_kernels")
 NEVER_COUNTED = ("specflow.workflow", "specflow.cli")
 """They run stages; a stage never imports them, and its result does not depend on them."""
@@ -84,7 +86,8 @@ def _all_below(node: ast.JoinedStr) -> Iterator[str]:
 class CodeVersions:
     """Versions of stage modules; each file is read once per instance."""
 
-    def __init__(self, roots: dict[str, Path] | None = None) -> None:
+    def __init__(self, roots: dict[str, Path] | None = None, *, cache: SyntaxCache | None = None) -> None:
+        self._cache = cache
         self._roots = dict(roots) if roots is not None else {}
         self._given = roots is not None
         self._sources: dict[str, _Source | None] = {}
@@ -99,6 +102,8 @@ class CodeVersions:
                 assert source is not None
                 digest.update(f"{name}\0{source.digest}\0".encode())
             self._versions[module] = digest.hexdigest()
+            if self._cache:
+                self._cache.keep()
         return self._versions[module]
 
     def closure(self, module: str) -> set[str]:
@@ -131,14 +136,21 @@ class CodeVersions:
         path = self._find(module)
         if path is None:
             return None
-        tree = _without_docstrings(ast.parse(path.read_bytes(), filename=str(path)))
-        digest = hashlib.sha256(ast.dump(tree).encode())
+        content = path.read_bytes()
         package = module.rpartition(".")[0]
+        data = b""
         if path.name == "__init__.py":
             package = module
             for name, file in _data_files(path.parent):
-                digest.update(f"\0{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
-        return _Source(digest.hexdigest(), frozenset(_imported_names(tree, package)))
+                data += f"\0{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}".encode()
+
+        def parse() -> Entry:
+            tree = _without_docstrings(ast.parse(content, filename=str(path)))
+            return hashlib.sha256(ast.dump(tree).encode() + data).hexdigest(), sorted(_imported_names(tree, package))
+
+        # Relative imports depend on the package, data files on nothing in the source.
+        digest, imports = self._cache.entry(package, content + data, parse) if self._cache else parse()
+        return _Source(digest, frozenset(imports))
 
     def _modules_below(self, package: str) -> list[str]:
         found = self._find(package)
@@ -179,4 +191,4 @@ def _data_files(package: Path) -> Iterator[tuple[str, Path]]:
 @functools.cache
 def code_versions() -> CodeVersions:
     """The versions of the installed packages, shared within this process."""
-    return CodeVersions()
+    return CodeVersions(cache=SyntaxCache(Path(__file__)))

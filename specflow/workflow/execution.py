@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specflow.config.gate import GateParams
+from specflow.config.operations import OperationsParams
 from specflow.stages.gate import KIND as DECISION
 from specflow.workflow.console import Console
 from specflow.workflow.events import Event, receive
 from specflow.workflow.launching import Launcher
 from specflow.workflow.planning import PlannedNode
+from specflow.workflow.policies import time_limit
 from specflow.workflow.promoting import enter_decision, enter_failure
 from specflow.workflow.promotion import RegistryError
 from specflow.workflow.registry import Registry
@@ -30,6 +33,7 @@ class Execution:
     console: Console
     logs: Path
     launcher: Launcher = field(default_factory=Launcher)
+    operations: OperationsParams = field(default_factory=OperationsParams)
 
     def run(self, planned: PlannedNode) -> NodeResult:
         """The node's artifact, cached or made. ``KeyboardInterrupt`` ends the stage's processes and goes on."""
@@ -68,15 +72,17 @@ class Execution:
     def _make(self, planned: PlannedNode) -> NodeResult:
         started = time.monotonic()
         log = self.logs / f"{file_name(planned.id)}.log"
-        last = self._watch(planned, log)
+        last = self._watch(planned, log, limit=time_limit(planned.node, self.operations))
         seconds = time.monotonic() - started
         if last["event"] == "error":
-            return self._result(planned, "failed", seconds=seconds, message=last["message"], log=log)
+            failed = self._result(planned, "failed", seconds=seconds, message=last["message"], log=log)
+            return replace(failed, accident=last.get("accident", False))
         status: Status = "made" if last["event"] == "made" else "cached"
         return self._result(planned, status, seconds=seconds, log=log)
 
-    def _watch(self, planned: PlannedNode, log: Path) -> Event:
-        """Show the process's events; returns the one that says how it ended."""
+    def _watch(self, planned: PlannedNode, log: Path, *, limit: float | None) -> Event:
+        """Show the process's events; returns the one that says how it ended, at the latest ``limit`` seconds on."""
+        deadline = time.monotonic() + (limit or math.inf)
         spec = log.with_suffix(".json")
         spec.parent.mkdir(parents=True, exist_ok=True)
         spec.write_text(self._work(planned).model_dump_json(indent=2), encoding="utf-8")
@@ -88,11 +94,13 @@ class Execution:
             os.close(writer)
             writer = -1
             started = process
-            for event in receive(reader, alive=lambda: started.poll() is None):
+            for event in receive(reader, alive=lambda: started.poll() is None and time.monotonic() < deadline):
                 if event["event"] in ("made", "cached", "error"):
                     last = event
                 else:
                     self._show(planned, event)
+            if time.monotonic() >= deadline and last is None and process.poll() is None:
+                return {"event": "error", "message": _too_long(planned, limit or 0.0)}
             code = process.wait()
         finally:
             if process:
@@ -100,7 +108,7 @@ class Execution:
             os.close(reader)
             if writer >= 0:
                 os.close(writer)
-        return last or {"event": "error", "message": _how_it_ended(code)}
+        return last or {"event": "error", "message": _how_it_ended(code), "accident": code < 0}
 
     def _show(self, planned: PlannedNode, event: Event) -> None:
         fields = {name: value for name, value in event.items() if name != "event"}
@@ -149,6 +157,13 @@ class Execution:
             path=artifact.path if artifact else None,
             log=log,
         )
+
+
+def _too_long(planned: PlannedNode, limit: float) -> str:
+    return (
+        f"ended after {limit:g} s, its limit in operations.time_limits; finished pieces are kept: raise the limit and "
+        f"run again to continue {planned.id}"
+    )
 
 
 def _how_it_ended(code: int) -> str:

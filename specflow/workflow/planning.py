@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from specflow.config.errors import InputErrors, InputProblem, Location, listing, nearest
+from specflow.config.operations import OperationsParams
 from specflow.stages.contract import Estimate
 from specflow.workflow.commit import Recipe
 from specflow.workflow.estimates import stated_estimate
@@ -25,6 +26,8 @@ from specflow.workflow.store import ArtifactStore
 
 State = Literal["cached", "to run", "blocked"]
 DISK_MARGIN = 1.2
+NO_OPERATIONS = OperationsParams(retries=0, device=None)
+"""For a configuration without that section."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class Plan:
     bytes_free: int = 0
     configuration: str = ""
     """Name of the configuration, where it has one."""
+    operations: OperationsParams = NO_OPERATIONS
     keys: tuple[tuple[str, str], ...] = field(default=())
     """``(kind, key)`` of every node of the flow, also of those not selected."""
 
@@ -113,6 +117,8 @@ def plan(
     planned = [planner.planned(node) for node in nodes if node.id in selected]
     problems = _missing_inputs(planned, nodes, planner, selected, locate)
     problems += _unfit_upstream(planned, nodes, registry, locate)
+    operations: OperationsParams = getattr(config, "operations", NO_OPERATIONS)
+    problems += _unknown_limits(operations, nodes, registry, locate)
     needed = int(DISK_MARGIN * sum(p.estimate.bytes or 0 for p in planned if p.state == "to run"))
     free = (free_bytes or _free_bytes)(store.root)
     if needed > free:
@@ -126,6 +132,7 @@ def plan(
         bytes_needed=needed,
         bytes_free=free,
         configuration=str(getattr(config, "name", "")),
+        operations=operations,
         keys=tuple((recipe.kind, recipe.key) for recipe in recipes.values()),
     )
 
@@ -276,6 +283,25 @@ def _unfit_upstream(
                 hint=problem.hint,
             )
     return list(found.values())
+
+
+def _unknown_limits(
+    operations: OperationsParams, nodes: Sequence[Node], registry: Registry, locate: Locate
+) -> list[InputProblem]:
+    """Time limits of what does not exist; a stage that another flow has is no problem."""
+    valid = {*registry.names, *(node.id for node in nodes)}
+    return [
+        InputProblem(
+            location=locate(f"operations.time_limits.{name}"),
+            path=f"operations.time_limits.{name}",
+            message="no such stage or node",
+            found=name,
+            expected=listing(valid),
+            hint=nearest(name, valid),
+        )
+        for name in operations.time_limits
+        if name not in valid and name.partition(":")[0] not in registry.names
+    ]
 
 
 def _ancestors(name: str, by_id: Mapping[str, Node]) -> set[str]:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from specflow.workflow.device_slots import device_slot
+from specflow.workflow.notifying import notify
 from specflow.workflow.planning import Plan, PlannedNode
+from specflow.workflow.policies import delays, device, retries
+from specflow.workflow.prefect_artifacts import publish_node, publish_run
 from specflow.workflow.results import NodeResult
 
 FLUSH_SECONDS = 10.0
@@ -44,50 +48,98 @@ def prefect_settings(api_url: str, home: Path) -> Iterator[None]:
 def run_as_prefect_flow(
     plan: Plan, *, run_name: str, execute: Execute, skip: Skip, ready: Callable[[], None]
 ) -> list[NodeResult]:
-    """Run every node in order; after a failure, the nodes that do not depend on it still run.
+    """Run every node as a task of a new flow run.
 
     ``ready`` is called once Prefect is imported, which takes seconds that the server can use to start.
     """
-    from prefect import flow, task
-    from prefect.cache_policies import NO_CACHE
-    from prefect.states import Cancelled, Completed, Failed
+    from prefect import flow
 
     ready()
-    by_id = {planned.id: planned for planned in plan.nodes}
-    results: dict[str, NodeResult] = {}
-
-    @task(cache_policy=NO_CACHE, persist_result=False, retries=0)
-    def stage(node: str, key: str) -> Any:
-        planned = by_id[node]
-        failed = [need for need in planned.node.needs if need in results and not results[need].succeeded]
-        result = skip(planned, failed) if failed else execute(planned)
-        results[node] = result
-        if result.status == "not run":
-            return Cancelled(name="NotRun", message=result.message)
-        if not result.succeeded:
-            return Failed(message=f"{result.message}; log: {result.log}")
-        _publish(planned, result)
-        if result.status == "cached":
-            return Completed(name="Cached", message=f"{planned.kind}/{key[:12]} exists and verifies")
-        return Completed(message=f"made {planned.kind}/{key[:12]} in {result.seconds:.1f} s")
+    found: list[NodeResult] = []
 
     def body(config: str) -> Any:
         # Again, because Prefect configures its loggers when a flow starts.
         _quieten()
-        states: dict[str, Any] = {}
-        for planned in plan.nodes:
-            finished = [states[need] for need in planned.node.needs if need in states and states[need].is_completed()]
-            named = stage.with_options(name=planned.node.stage, task_run_name=planned.id)
-            states[planned.id] = named(planned.id, planned.key, wait_for=finished, return_state=True)
-        bad = [name for name in by_id if name not in results or not results[name].succeeded]
-        return (
-            Failed(message=f"failed or not run: {', '.join(bad)}") if bad else Completed(message="all artifacts exist")
-        )
+        found.extend(run_nodes(plan, run_name=run_name, execute=execute, skip=skip))
+        return final_state(plan, found)
 
     decorate = flow(name=plan.flow, flow_run_name=run_name, persist_result=False, validate_parameters=False)
     state: Any = decorate(body)(run_name, return_state=True)
     _flush_events(state.state_details.flow_run_id)
-    return [results[name] for name in by_id if name in results]
+    return found
+
+
+def run_nodes(plan: Plan, *, run_name: str, execute: Execute, skip: Skip) -> list[NodeResult]:
+    """Run every node in order, as tasks of the flow run that this is called in.
+
+    After a failure, the nodes that do not depend on it still run.
+    """
+    results: dict[str, NodeResult] = {}
+    states: dict[str, Any] = {}
+    for planned in plan.nodes:
+        finished = [states[need] for need in planned.node.needs if need in states and states[need].is_completed()]
+        stage = _task(planned, plan, results, execute, skip)
+        states[planned.id] = stage(planned.key, wait_for=finished, return_state=True)
+    found = [results[planned.id] for planned in plan.nodes if planned.id in results]
+    publish_run(plan, run_name, found)
+    notify(plan.operations, run_name, found)
+    return found
+
+
+def final_state(plan: Plan, results: Sequence[NodeResult]) -> Any:
+    """The state of the flow run: completed only if every artifact exists."""
+    from prefect.states import Completed, Failed
+
+    good = {result.id for result in results if result.succeeded}
+    bad = [planned.id for planned in plan.nodes if planned.id not in good]
+    return Failed(message=f"failed or not run: {', '.join(bad)}") if bad else Completed(message="all artifacts exist")
+
+
+class _Accident(Exception):
+    """A failure that may be gone the next time."""
+
+
+def _task(planned: PlannedNode, plan: Plan, results: dict[str, NodeResult], execute: Execute, skip: Skip) -> Any:
+    """The node as a Prefect task, which is given its key."""
+    from prefect import task
+    from prefect.cache_policies import NO_CACHE
+    from prefect.states import Cancelled, Completed, Failed
+
+    def body(key: str) -> Any:
+        failed = [need for need in planned.node.needs if need in results and not results[need].succeeded]
+        if failed:
+            result = skip(planned, failed)
+        else:
+            with device_slot(None if planned.state == "cached" else device(planned.node, plan.operations)):
+                result = execute(planned)
+        results[planned.id] = result
+        if result.status == "not run":
+            return Cancelled(name="NotRun", message=result.message)
+        if result.accident:
+            raise _Accident(f"{result.message}; log: {result.log}")
+        if not result.succeeded:
+            return Failed(message=f"{result.message}; log: {result.log}")
+        publish_node(planned, result)
+        if result.status == "cached":
+            return Completed(name="Cached", message=f"{planned.kind}/{key[:12]} exists and verifies")
+        return Completed(message=f"made {planned.kind}/{key[:12]} in {result.seconds:.1f} s")
+
+    decorate = task(
+        name=planned.node.stage,
+        task_run_name=planned.id.replace("{", "(").replace("}", ")"),
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        retries=retries(planned.node, plan.operations),
+        retry_delay_seconds=delays(plan.operations),
+        retry_condition_fn=_by_accident,
+    )
+    return decorate(body)
+
+
+def _by_accident(task: Any, run: Any, state: Any) -> bool:
+    """Only what was raised as an accident is tried again; a message of a stage to the user stays the same."""
+    data = getattr(state, "data", None)
+    return isinstance(data, _Accident) or isinstance(getattr(data, "result", None), _Accident)
 
 
 def _flush_events(flow_run: Any) -> None:
@@ -105,28 +157,6 @@ def _flush_events(flow_run: Any) -> None:
                 if all(run.state and run.state.is_final() for run in runs):
                     return
                 time.sleep(0.2)
-
-
-def _publish(planned: PlannedNode, result: NodeResult) -> None:
-    """Link key, place, metrics and lineage from the UI. A server that refuses does not fail the stage."""
-    from prefect.artifacts import create_markdown_artifact
-
-    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in f"specflow-{planned.id}".lower())
-    try:
-        create_markdown_artifact(
-            markdown=_describe(planned, result), key=name, description=f"{planned.kind} {planned.id}"
-        )
-    except Exception as error:
-        logging.getLogger(__name__).warning("no Prefect artifact for %s: %s", planned.id, error)
-
-
-def _describe(planned: PlannedNode, result: NodeResult) -> str:
-    rows = [("status", result.status), ("key", planned.key), ("path", str(result.path)), ("log", str(result.log or ""))]
-    rows += [(f"input {kind}", key) for kind, key in planned.inputs]
-    lines = ["| artifact | |", "|---|---|", *(f"| {name} | `{value}` |" for name, value in rows if value)]
-    lines += ["", "| metric | value |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for name, value in result.metrics.items()]
-    return "\n".join(lines)
 
 
 def _quieten() -> None:

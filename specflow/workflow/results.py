@@ -25,6 +25,8 @@ class NodeResult:
     path: Path | None = None
     """The artifact, where there is one."""
     log: Path | None = None
+    accident: bool = False
+    """Whether a failure may be gone the next time: no message of the stage to the user, and no time limit."""
 
     @property
     def succeeded(self) -> bool:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from types import FrameType
 
@@ -45,8 +45,10 @@ def run(
     return run_plan(planned, registry=registry, console=console)
 
 
-def run_plan(planned: Plan, *, registry: Registry = STAGES, console: Console | None = None) -> RunResult:
-    """Run a plan made with ``verify=True``."""
+def run_plan(
+    planned: Plan, *, registry: Registry = STAGES, console: Console | None = None, in_flow_run: bool = False
+) -> RunResult:
+    """Run a plan made with ``verify=True``; ``in_flow_run``: as the Prefect flow run that this is called in."""
     name = run_name(planned, datetime.now().astimezone())
     started = time.monotonic()
     logs = planned.store.logs / name
@@ -54,13 +56,16 @@ def run_plan(planned: Plan, *, registry: Registry = STAGES, console: Console | N
     preloaded = registry.preloaded if len(planned.to_run) > 1 else ()
     with (
         closing_console(console or make_console()) as output,
-        _terminated_as_interrupt(),
+        nullcontext() if in_flow_run else _terminated_as_interrupt(),
         launcher(logs, preloaded) as stages,
     ):
-        recorder = _Recorder(Execution(planned.store, registry, output, logs, stages))
+        recorder = _Recorder(Execution(planned.store, registry, output, logs, stages, planned.operations))
         interrupted, problem = False, ""
         try:
-            _run_with_prefect(planned, name, recorder)
+            if in_flow_run:
+                _run_in_flow_run(planned, name, recorder)
+            else:
+                _run_with_prefect(planned, name, recorder)
         except KeyboardInterrupt:
             interrupted = True
             output.close()
@@ -134,6 +139,12 @@ def _run_with_prefect(planned: Plan, name: str, recorder: _Recorder) -> None:
             run_as_prefect_flow(
                 planned, run_name=name, execute=recorder.execute, skip=recorder.skip, ready=server.wait_until_ready
             )
+
+
+def _run_in_flow_run(planned: Plan, name: str, recorder: _Recorder) -> None:
+    from specflow.workflow.prefect_flow import run_nodes
+
+    run_nodes(planned, run_name=name, execute=recorder.execute, skip=recorder.skip)
 
 
 def _server_error() -> type[Exception]:

@@ -84,24 +84,32 @@ def prefect_server(home: Path, *, log: Path) -> Iterator[Server]:
     with ExitStack() as stack:
         home = stack.enter_context(_owned_home(home))
         migrates = copy_template(home, template())
-        port = _free_port()
-        environment = {
-            **os.environ,
-            "PREFECT_HOME": str(home),
-            "PREFECT_PROFILES_PATH": str(home / "profiles.toml"),
-            "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "DO_NOT_TRACK": "1",
-            "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
-            "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
-            "PREFECT_LOGGING_LEVEL": "WARNING",
-            "PREFECT_UI_STATIC_DIRECTORY": str(home / "ui"),
-            **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in SERVICES_NOT_NEEDED},
-        }
-        command = [sys.executable, "-m", "specflow.workflow.server", str(port)]
-        process = start_group(command, log=log, environment=environment)
+        port = free_port()
+        for_one_run = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in SERVICES_NOT_NEEDED}
+        for_one_run["PREFECT_SERVER_REGISTER_BLOCKS_ON_START"] = "false"
+        environment = server_environment(home, port) | for_one_run
+        process = start_group(server_command(port), log=log, environment=environment)
         stack.callback(end_group, process)
         yield Server(f"http://127.0.0.1:{port}/api", log, process, home if migrates else None)
+
+
+def server_environment(home: Path, port: int) -> dict[str, str]:
+    """For a server, and for what reports to it: nothing of the user's own Prefect home is read or written."""
+    return {
+        **os.environ,
+        "PREFECT_HOME": str(home),
+        "PREFECT_PROFILES_PATH": str(home / "profiles.toml"),
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "PREFECT_UI_STATIC_DIRECTORY": str(home / "ui"),
+    }
+
+
+def server_command(port: int) -> list[str]:
+    return [sys.executable, "-m", "specflow.workflow.server", str(port)]
 
 
 @contextmanager
@@ -121,10 +129,21 @@ def _owned_home(home: Path) -> Iterator[Path]:
         lock.release()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def port_in_use(port: int) -> bool:
+    """Whether something on this machine listens there already."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
 def main(port: int) -> None:

@@ -27,6 +27,7 @@ from specflow.workflow.events import Sender
 from specflow.workflow.history import by_name, changes
 from specflow.workflow.keys import key_parameters
 from specflow.workflow.orphans import die_with_parent
+from specflow.workflow.policies import by_accident
 from specflow.workflow.store import ArtifactStore
 
 PROGRESS_SECONDS = 0.1
@@ -191,11 +192,11 @@ def main(arguments: list[str]) -> int:
         perform(Work.model_validate_json(spec.read_bytes()), sender)
     except StageError as error:
         print(f"error: {error}", flush=True)
-        sender.send("error", message=str(error), actionable=True)
+        sender.send("error", message=str(error))
         return 1
     except Exception as error:
         traceback.print_exc()
-        sender.send("error", message=f"{type(error).__name__}: {error}", actionable=False)
+        sender.send("error", message=f"{type(error).__name__}: {error}", accident=by_accident(error))
         return 1
     return 0
 
