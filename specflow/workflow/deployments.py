@@ -62,7 +62,7 @@ def difference(wanted: Deployment, known: dict[str, Any] | None) -> Change:
     """``known``: content of the deployment that the server has under this name; none if it has none."""
     content = wanted.content()
     if known is None:
-        nothing = {name: {} if isinstance(value, dict) else None for name, value in content.items()}
+        nothing: dict[str, Any] = {name: {} if isinstance(value, dict) else None for name, value in content.items()}
         return Change(name=wanted.full_name, what="create", lines=list(changes(nothing, content)))
     lines = list(changes(known, content))
     return Change(name=wanted.full_name, what="update" if lines else "unchanged", lines=lines)

@@ -51,10 +51,13 @@ def block_attention(
     kind = query_NRAd.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query_NRAd.dtype
     given = [t.to(dtype) for t in (query_NRAd, key_NBGd, value_NBGd, context_key_SGd, context_value_SGd)]
-    places = {"start_N": starts(spans, device=visible_N.device), "visible_N": visible_N}
-    if explain(*given, **places).kernel:
-        return anchored_block_attention(*given, **places, causal=rule.causal, window=rule.window).flatten(2)
     query, key, value, context_key, context_value = given
+    start_N = starts(spans, device=visible_N.device)
+    if explain(query, key, value, context_key, context_value, start_N=start_N, visible_N=visible_N).kernel:
+        return anchored_block_attention(
+            query, key, value, context_key, context_value, start_N=start_N, visible_N=visible_N, causal=rule.causal,
+            window=rule.window,
+        ).flatten(2)  # fmt: skip
     # [G, N, Q, d]: all query heads of one key head together, so that each product is one GEMM per key head.
     query = query.view(blocks, rows, groups, heads // groups, size).permute(2, 0, 1, 3, 4)
     mixed = attend_in_chunks(
