@@ -132,7 +132,9 @@ class Deployments:
 
         scheduled = [StateType.SCHEDULED]
         # Left out while another ran: cancelled.
-        begun = [type for type in StateType if type not in (StateType.SCHEDULED, StateType.CANCELLED)]
+        begun = [
+            type for type in StateType if type not in (StateType.SCHEDULED, StateType.PENDING, StateType.CANCELLED)
+        ]
         last = self._first_run(deployment, begun, FlowRunSort.START_TIME_DESC)
         following = self._first_run(deployment, scheduled, FlowRunSort.EXPECTED_START_TIME_ASC)
         return {
