@@ -139,7 +139,7 @@ class _FrozenConvolution:
 
     def finish(self, x_nH: Tensor, coefficients_nTGs: Tensor, requests: int) -> Tensor:
         x = x_nH.view(requests, -1, self._groups, x_nH.shape[1] // self._groups)  # taps stay within a block
-        by_tap = coefficients_nTGs.unflatten(0, x.shape[:2]).unbind(2)
+        by_tap = coefficients_nTGs.view(*x.shape[:2], *coefficients_nTGs.shape[1:]).unbind(2)
         out = x * by_tap[0]
         for tap in range(1, min(self._taps, x.shape[1])):
             out[:, tap:].addcmul_(by_tap[tap][:, tap:], x[:, :-tap])

@@ -69,4 +69,4 @@ def likeliest(hidden_PH: Tensor, head_VH: Tensor) -> Tensor:
 
 
 def _content(rows_PH: Tensor) -> bytes:
-    return blake2b(rows_PH.detach().cpu().contiguous().view(torch.uint8).numpy(), digest_size=16).digest()
+    return blake2b(rows_PH.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
