@@ -41,8 +41,9 @@ class Target(TableTarget):
 
 def certificate(path: Path, plan: Plan = PLAN, *, ends: frozenset[int] = frozenset({5})) -> Check:
     target = Target(10, ends=ends)
-    journals = {name: Journal(path / f"{name}.jsonl") for name in ("speculative", "plain")}
-    return check_continuations(target, TableProposer(target, num_proposals=3), plan, **journals)
+    drafted, plain = (Journal(path / f"{name}.jsonl") for name in ("speculative", "plain"))
+    proposer = TableProposer(target, num_proposals=3)
+    return check_continuations(target, proposer, plan, speculative=drafted, plain=plain)
 
 
 @pytest.mark.parametrize("tree", [None, TREE])
@@ -149,7 +150,7 @@ def test_points_lie_where_the_definition_says(sampling: Sampling) -> None:
         Order.SEEN: [t for t in ranked if t in answer] + [t for t in ranked if t not in answer],
     }
     for number in (0.0, 0.5):
-        places._numbers = type("Fixed", (), {"random": staticmethod(lambda number=number: number)})()  # type: ignore[assignment]
+        places._numbers = type("Fixed", (), {"random": staticmethod(lambda number=number: number)})()
         for token in p_V.nonzero().flatten().tolist():
             *_, placed = places.of_answer(logits_V.expand(3, -1), [*answer, token], sampling)
             for order, tokens in orders.items():
