@@ -51,7 +51,8 @@ class FeatureContract:
 
     def __post_init__(self) -> None:
         ids = self.layer_ids
-        if not ids or ids[0] < 0 or list(ids) != sorted(set(ids)):
+        # None at all: a drafter that reads nothing but last_hidden.
+        if any(k < 0 for k in ids) or list(ids) != sorted(set(ids)):
             raise ValueError(f"feature contract: layer_ids {list(ids)}: expected unique ids from 0 up, increasing")
 
     @classmethod

@@ -129,7 +129,7 @@ def _provenance(
         return {**(ours.get("lineage") or {}), "imported": origin}, FeatureContract.read(path), ()
     contract = FeatureContract(
         **{name: fingerprint[name] for name in FINGERPRINT_FIELDS},
-        layer_ids=tuple(layout.geometry_of(read.config)["layer_ids"]),
+        layer_ids=tuple(layout.geometry_of(read.config).get("layer_ids", ())),
         hidden_size=int(read.config["hidden_size"]),
         precision=UNKNOWN,
         dtype=UNKNOWN,
@@ -163,7 +163,7 @@ def _manifest(
         block_size=shape.block_size,
         num_proposals=shape.num_proposals,
         sample_from_anchor=shape.sample_from_anchor,
-        layer_ids=tuple(geometry["layer_ids"]),
+        layer_ids=tuple(geometry.get("layer_ids", ())),
         mask_token=(read.config.get("dflash_config") or {}).get("mask_token"),
         mask_token_id=geometry.get("mask_token_id"),
         feature_contract=contract,

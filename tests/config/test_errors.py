@@ -39,7 +39,7 @@ def test_unknown_key(tmp_path: Path) -> None:
 def test_a_key_in_the_wrong_section_is_told_where_it_belongs(tmp_path: Path) -> None:
     problem = spoiled(tmp_path, "    method: dflash\n    train:\n      steps: 5", "    method: dflash\n    steps: 5")
     assert (problem.path, place(problem)) == ("drafters.first.steps", (15, 5))
-    assert problem.hint == "`steps` belongs to bench.tree, compare.trees.*, drafters.*.train, verify.tree"
+    assert problem.hint == "`steps` belongs to bench.tree, compare.trees.*, drafters.*.train, export.tree, verify.tree"
 
 
 def test_wrong_type(tmp_path: Path) -> None:

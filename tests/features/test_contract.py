@@ -33,9 +33,13 @@ def test_file_round_trip_and_unknown_fields(tmp_path: Path) -> None:
         FeatureContract.from_dict(values)
 
 
-@pytest.mark.parametrize("layer_ids", [(), (1, 1), (2, 1), (-1, 2)])
+@pytest.mark.parametrize("layer_ids", [(1, 1), (2, 1), (-1, 2)])
 def test_layer_ids_are_unique_and_increasing(layer_ids: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="expected unique ids from 0 up, increasing"):
         replace(OURS, layer_ids=layer_ids)
     with pytest.raises(ValueError, match="expected unique ids"):
         FeatureContract.from_dict({**OURS.to_dict(), "layer_ids": list(layer_ids)})
+
+
+def test_a_drafter_of_last_hidden_alone_reads_no_layer() -> None:
+    assert FeatureContract.from_dict(replace(OURS, layer_ids=()).to_dict()).layer_ids == ()
