@@ -8,6 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?=
 BIN := .venv/bin
 SMOKE_STORE ?= build/smoke
+SGLANG_TESTS ?= tests/sglang
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 YAML := $(wildcard configs/*.yaml flows/*.yaml)
 
@@ -34,7 +35,7 @@ sglang-env: ## Environment with SGLang on the CPU in .sglang-env, where ../share
 test-sglang: setup-dev ## Tests against a real SGLang server: SPECFLOW_SGLANG_PYTHON, else what `make sglang-env` made
 	@.ci/sglang check
 	$(ONE_THREAD) SPECFLOW_SGLANG_PYTHON="$${SPECFLOW_SGLANG_PYTHON:-$(CURDIR)/.sglang-env/bin/python}" \
-		$(BIN)/python -m pytest tests/sglang $(ARGS)
+		$(BIN)/python -m pytest $(SGLANG_TESTS) $(ARGS)
 
 test-deploy: setup-dev ## Deployments on a real Prefect server and worker, the heavy ones too
 	$(ONE_THREAD) $(BIN)/python -m pytest tests/e2e/test_deploy.py -m "heavy or not heavy" $(ARGS)
