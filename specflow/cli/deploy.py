@@ -17,7 +17,16 @@ from specflow.cli.work import bad_input, open_work
 from specflow.config import resources
 from specflow.config.loading import load_config
 from specflow.stages.contract import StageError
-from specflow.workflow.deployments import RUN, WATCH, Change, Deployment, PoolType, cron_problem, deployments_at
+from specflow.workflow.deployments import (
+    RUN,
+    WATCH,
+    Change,
+    Deployment,
+    PoolType,
+    RunsInProgress,
+    cron_problem,
+    deployments_at,
+)
 from specflow.workflow.local_server import DEFAULT_HOME, POOL, read_state
 
 WATCH_SECONDS = 300.0
@@ -116,6 +125,9 @@ def _reference(folder: resources.Folder, given: str, pool_type: PoolType) -> str
 def undeploy(
     flow: Annotated[str, typer.Argument(metavar="FLOW|FLOW/NAME", help="The flow, or the deployment's whole name.")],
     config: Annotated[str | None, typer.Option("--config", "-c", help="Configuration that gives the name.")] = None,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel runs in progress first; without it they are an error.")
+    ] = False,
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
@@ -124,7 +136,12 @@ def undeploy(
         raise bad_input(flow, "which deployment?", "FLOW/NAME, or --config with the configuration of the deployment")
     name = flow if config is None else f"{flow}/{load_config(config).config.name}"
     with _server(home) as server:
-        removed = server.remove(name)
+        try:
+            removed = server.remove(name, cancel=cancel)
+        except RunsInProgress as error:
+            raise StageError(
+                f"{error}; nothing was removed: wait until they end, or give --cancel (what they made is kept)"
+            ) from error
     if as_json:
         print_json({"name": name, "removed": removed})
     else:

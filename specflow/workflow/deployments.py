@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from specflow.workflow.cancelling import cancel as cancel_runs
+from specflow.workflow.cancelling import in_progress
 from specflow.workflow.history import changes
 
 TAG = "specflow"
@@ -68,6 +70,14 @@ def difference(wanted: Deployment, known: dict[str, Any] | None) -> Change:
     return Change(name=wanted.full_name, what="update" if lines else "unchanged", lines=lines)
 
 
+class RunsInProgress(Exception):
+    """A deployment cannot be removed while runs of it are in progress."""
+
+    def __init__(self, name: str, runs: Sequence[str]) -> None:
+        self.name, self.runs = name, list(runs)
+        super().__init__(f"{name} has runs in progress: {', '.join(runs)}")
+
+
 class Deployments:
     """The deployments of ours that one Prefect server has."""
 
@@ -106,11 +116,22 @@ class Deployments:
         )
         return change
 
-    def remove(self, name: str) -> bool:
-        """Remove one with its future runs; whether there was one."""
+    def remove(self, name: str, *, cancel: bool = False) -> bool:
+        """Remove one with its future runs; whether there was one.
+
+        Raises `RunsInProgress` where a worker has a run of it, unless ``cancel`` has them cancelled first.
+        """
         known = self._read(name)
         if known is None:
             return False
+        was_paused = known.paused
+        self._client.pause_deployment(known.id)  # none begins between the look and the removal
+        runs = in_progress(self._client, known.id)
+        if runs and not cancel:
+            if not was_paused:
+                self._client.resume_deployment(known.id)
+            raise RunsInProgress(name, [run.name for run in runs])
+        cancel_runs(self._client, runs)
         self._client.delete_deployment(known.id)
         return True
 

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import psutil
 
+from specflow.workflow.cancelling import taken
 from specflow.workflow.orphans import die_with_parent
 from specflow.workflow.server import START_SECONDS
 
@@ -50,31 +51,44 @@ async def _work(pool: str) -> None:
 
 
 async def give_back(client: Any, pool: str) -> list[str]:
-    """Schedule again every run of a pool that counts as taken and has no process; returns their names."""
-    from prefect.client.schemas.filters import (
-        FlowRunFilter,
-        FlowRunFilterState,
-        FlowRunFilterStateType,
-        WorkPoolFilter,
-        WorkPoolFilterName,
-    )
-    from prefect.client.schemas.objects import StateType
-    from prefect.states import Cancelled, Scheduled
+    """Schedule again every run of a pool that counts as taken and has no process; returns their names.
 
-    taken = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    A run that the server does not give back is left to the next worker: it must not keep this one from working.
+    """
+    from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter, WorkPoolFilterName
+    from prefect.exceptions import PrefectHTTPStatusError
+
     runs = await client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=taken))),
+        flow_run_filter=FlowRunFilter(state=taken()),
         work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
     )
     found = []
     for run in runs:
         if _has_process(run.infrastructure_pid):
             continue
-        cancelling = run.state is not None and run.state.type == StateType.CANCELLING
-        state: Any = Cancelled() if cancelling else Scheduled(message="the worker was lost; the run starts again")
-        await client.set_flow_run_state(run.id, state, force=True)
-        found.append(run.name)
+        try:
+            await client.set_flow_run_state(run.id, await _next_state(client, run), force=True)
+        except PrefectHTTPStatusError as error:
+            print(f"{time.strftime('%F %T')} run {run.name} could not be given back: {error}", flush=True)
+        else:
+            found.append(run.name)
     return found
+
+
+async def _next_state(client: Any, run: Any) -> Any:
+    """Scheduled again, unless it was being cancelled or nothing is left that says what it is to do."""
+    from prefect.client.schemas.objects import StateType
+    from prefect.exceptions import ObjectNotFound
+    from prefect.states import Cancelled, Scheduled
+
+    if run.state is not None and run.state.type == StateType.CANCELLING:
+        return Cancelled()
+    try:
+        if run.deployment_id is not None:
+            await client.read_deployment(run.deployment_id)
+    except ObjectNotFound:
+        return Cancelled(message="the worker was lost, and its deployment is gone")
+    return Scheduled(message="the worker was lost; the run starts again")
 
 
 def _has_process(infrastructure: str | None) -> bool:

@@ -53,6 +53,15 @@ class Place:
         assert done.returncode == code, done.stdout + done.stderr + self.logs()
         return json.loads(done.stdout)
 
+    def failing(self, *words: str) -> str:
+        """What a command says that ends with code 1."""
+        paths = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
+        command = [sys.executable, "-m", "specflow", *words, "--home", str(self.home)]
+        environment = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "200"}
+        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 1, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
     def logs(self) -> str:
         return "\n".join(f"--- {path}\n{path.read_text()[-3000:]}" for path in sorted(self.home.glob("*.log")))
 
@@ -61,6 +70,16 @@ class Place:
         answer = httpx.post(f"http://127.0.0.1:{port}/api/{path}", json=body, timeout=60.0, trust_env=False)
         assert answer.status_code < 300, answer.text
         return answer.json()
+
+    def state(self, run: dict[str, Any]) -> str:
+        """Type of the state of a run."""
+        (found,) = self.api("flow_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
+        return str(found["state"]["type"])
+
+    def worker(self) -> int | None:
+        """Process number of the worker, where one runs."""
+        number: int | None = json.loads((self.home / "server.json").read_text())["children"].get("worker")
+        return number
 
     def runs(self) -> list[dict[str, Any]]:
         """Runs that began, the first first."""
@@ -78,6 +97,12 @@ class Place:
             process
             for process in psutil.process_iter(["cmdline"])
             if process.pid != os.getpid() and str(self.root) in " ".join(process.info["cmdline"] or ())
+        ]
+
+    def stages(self) -> list[psutil.Process]:
+        """Processes of stages."""
+        return [
+            process for process in self.processes() if "specflow.workflow.worker" in " ".join(process.info["cmdline"])
         ]
 
 
@@ -175,38 +200,54 @@ def test_two_scheduled_runs_complete_and_the_second_finds_everything(place: Plac
     change = deploy(place)
     assert change["change"] == "update"
     assert change["differences"] == ["schedule {'interval': 15.0} -> None"]
-    assert place.specflow("undeploy", "full-pipeline/smoke")["removed"]
+    # One that began before the schedule went may still run.
+    assert place.specflow("undeploy", "full-pipeline/smoke", "--cancel")["removed"]
     assert not place.specflow("undeploy", "full-pipeline/smoke", code=1)["removed"]
 
 
-def test_a_killed_worker_in_training_loses_nothing(place: Place) -> None:
+def test_a_cancelled_run_and_a_killed_worker_in_training_lose_nothing(place: Place) -> None:
     long = ["drafters.*.train.steps=150", "drafters.*.train.checkpoint_every=5"]
     settings = [word for text in long for word in ("--set", text)]
-    deploy(place, *settings, "--name", "killed")
-    (deployment,) = place.api("deployments/filter", deployments={"name": {"any_": ["killed"]}})
-    run = place.api(f"deployments/{deployment['id']}/create_flow_run")
     before = set(place.store.glob("drafter/*"))
 
-    def checkpoint() -> list[Path]:
-        return list(place.store.glob(".work/drafter-*/scratch/training/*"))
+    cancelled = start_training(place, settings)
+    assert place.failing("undeploy", "full-pipeline/long").count(cancelled["name"]) == 1
+    assert [one["paused"] for one in place.specflow("deployments")["deployments"]] == [False]
+    assert place.specflow("undeploy", "full-pipeline/long", "--cancel")["removed"]
+    assert place.state(cancelled) == "CANCELLED"
+    until(place, lambda: not place.stages(), 30)
+    assert set(place.store.glob("drafter/*")) == before
 
-    until(place, checkpoint)
-    first = json.loads((place.home / "server.json").read_text())["children"]["worker"]
+    run = start_training(place, settings)
+    first = place.worker()
+    assert first is not None
     os.kill(first, signal.SIGKILL)
-    until(
-        place,
-        lambda: json.loads((place.home / "server.json").read_text())["children"].get("worker") not in (first, None),
-    )
-    until(place, lambda: [r for r in completed(place) if r["id"] == run["id"]])
+    until(place, lambda: place.worker() not in (first, None))
+    until(place, lambda: place.state(run) == "COMPLETED")
     (made,) = set(place.store.glob("drafter/*")) - before
     assert (made / "artifact.json").exists()
     assert list(place.store.glob(".work/drafter-*")) == []
     kinds = {"target", "conversations", "tokens", "features", "drafter", "export"}
     assert kinds <= {path.name for path in place.store.iterdir()}
     # Only those of the supervisor, server and worker are left of both workers.
-    until(place, lambda: not [p for p in place.processes() if "specflow.workflow.worker" in " ".join(p.cmdline())], 30)
+    until(place, lambda: not place.stages(), 30)
     weights = hashlib.sha256((made / "drafter" / "model.safetensors").read_bytes()).hexdigest()
     assert weights == uninterrupted(place, settings)
+
+
+def start_training(place: Place, settings: list[str]) -> Any:
+    """Deploy the flow, start a run of it by hand, and wait until it has made a checkpoint."""
+    begun = time.time()
+    deploy(place, *settings, "--name", "long")
+    (deployment,) = place.api("deployments/filter", deployments={"name": {"any_": ["long"]}})
+    run = place.api(f"deployments/{deployment['id']}/create_flow_run")
+
+    def checkpoint() -> bool:
+        found = place.store.glob(".work/drafter-*/scratch/training/*")
+        return any(path.stat().st_mtime > begun for path in found)
+
+    until(place, checkpoint)
+    return run
 
 
 def uninterrupted(place: Place, settings: list[str]) -> str:
