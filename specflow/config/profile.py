@@ -27,7 +27,13 @@ class ProfileParams(Section):
     uneven: bool = Field(
         default=True, description="Also time passes whose requests have different numbers of rows, as a scheduler's."
     )
-    context: int = Field(default=128, ge=1, description="Committed positions of each request.")
+    context: int = Field(default=128, ge=1, description="Committed positions of a request, on average.")
+    spread: float = Field(
+        default=0.5,
+        ge=0,
+        lt=1,
+        description="Requests differ in committed positions by up to this share of `context`, as in real batches.",
+    )
     samples: int = Field(default=5, ge=2, description="Timed passes of a shape at each visit.")
     visits: int = Field(default=3, ge=1, description="Visits to each shape, in a shuffled order.")
     seed: int = Field(default=0, ge=0, description="Seed of the order.")

@@ -94,6 +94,7 @@ def _splits(params: ProfileParams) -> list[tuple[int, ...]]:
 
 
 def _timed(inputs: Inputs, params: ProfileParams, context: Context) -> tuple[Sequence[Any], dict[str, Any]]:
+    from specflow.costs.contexts import spread_contexts
     from specflow.costs.target_passes import TargetPasses
     from specflow.costs.timing import time_passes
     from specflow.serving.machine import hardware, versions
@@ -103,7 +104,8 @@ def _timed(inputs: Inputs, params: ProfileParams, context: Context) -> tuple[Seq
     path = inputs.one("target").path
     precision, threads = resolved(context.scratch, path, precision=params.precision, threads=params.threads)
     target = Target.load(path, precision=precision, threads=threads)
-    passes = TargetPasses(target, context=params.context, most_requests=params.requests[-1], most_rows=params.rows[-1])
+    contexts = spread_contexts(params.context, params.requests[-1], spread=params.spread)
+    passes = TargetPasses(target, contexts=contexts, most_rows=params.rows[-1])
     splits = _splits(params)
     with context.progress("timing target passes", total=len(splits) * params.visits, unit="visits") as progress:
         cells = time_passes(
@@ -119,6 +121,7 @@ def _timed(inputs: Inputs, params: ProfileParams, context: Context) -> tuple[Seq
         "target": inputs.one("target").key,
         "engine": {"name": "embedded", "precision": target.precision, "threads": target.threads, "device": "cpu"},
         "context": params.context,
+        "spread": params.spread,
         "splits": "the same rows for every request" + (", and uneven ones" if params.uneven else ""),
         "hardware": hardware(threads=target.threads),
         "versions": versions(),
