@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from specflow.config.base import Section, wrong
+from specflow.config.base import NOT_IN_KEY, InputFile, Section, wrong
 from specflow.config.regenerate import Precision
+from specflow.config.sglang import RootUrl
 
 
 def _increasing(values: tuple[int, ...]) -> tuple[int, ...]:
@@ -19,9 +20,25 @@ def _increasing(values: tuple[int, ...]) -> tuple[int, ...]:
 Sizes = Annotated[tuple[int, ...], AfterValidator(_increasing)]
 
 
+class RecordingServer(Section):
+    """A running SGLang server with DSpark that notes how long its rounds take."""
+
+    url: RootUrl = Field(description="Address of the server.")
+    """In the key: another server has other costs."""
+    api_key_file: InputFile | None = Field(
+        default=None, description="File with the key; it is sent to the server only.", json_schema_extra=NOT_IN_KEY
+    )
+    timeout: float = Field(
+        default=600.0, gt=0, description="Seconds to wait for one answer.", json_schema_extra=NOT_IN_KEY
+    )
+
+
 class ProfileParams(Section):
     """Time target passes by requests and rows."""
 
+    sglang: RecordingServer | None = Field(
+        default=None, description="Costs of this server's rounds; none: of target passes of the embedded engine."
+    )
     requests: Sizes = Field(default=(1, 2, 4, 8), description="Numbers of requests in a pass.")
     rows: Sizes = Field(default=(1, 2, 3, 4, 6, 8, 12, 16), description="Rows of each request.")
     uneven: bool = Field(
