@@ -189,32 +189,34 @@ class Rounds:
         output = target.forward(anchors, self._running, layer_ids=self._layer_ids)
         self._running.commit(1)
         tokens = choose_tokens(target.head(output.last_hidden_BTH[:, 0]), [slot.chooser for slot in self._slots])
-        verified = before = perf_counter()
-        verifying = (verified - started - idle) / count
-        for row in reversed(range(count)):
-            slot = self._slots[row]
-            generation = slot.generation
-            between = (started - self._ended) / count if generation.rounds else 0.0
-            delivered, finished = self._emit(slot, [tokens[row]])
-            if not finished:
-                slot.fed.add_single(output, row, tokens[row])
-            now = perf_counter()
-            generation.rounds.append(
+        verified = perf_counter()
+        finished = []
+        for row, (slot, token) in enumerate(zip(self._slots, tokens, strict=True)):
+            if self._emit(slot, [token])[1]:
+                finished.append(row)
+            else:
+                slot.fed.add_single(output, row, token)
+        now = perf_counter()
+        verifying, beside = (verified - started - idle) / count, (idle + now - verified) / count
+        for slot in self._slots:
+            rounds = slot.generation.rounds
+            between = (started - self._ended) / count if rounds else 0.0
+            rounds.append(
                 Round(
                     proposed=0,
                     verified=0,
                     accepted=0,
-                    delivered=delivered,
+                    delivered=1,
                     verify_seconds=verifying,
-                    other_seconds=between + idle / count + (now - before),
+                    other_seconds=between + beside,
                     schedule_seconds=idle / count,
                 )
             )
-            before = now
-            if finished:
-                generation.decode_seconds = now - slot.first_token_at
-                self._release(row)
-        self._ended = before
+        for row in reversed(finished):  # a slot that ends is filled by the last one, which is done already
+            generation = self._slots[row].generation
+            generation.decode_seconds = now - self._slots[row].first_token_at
+            self._release(row)
+        self._ended = now
 
     def _run_slots(self) -> None:
         """The next pass is of the running slots."""

@@ -78,11 +78,11 @@ def offered_modes(manifest: Manifest) -> list[str]:
 
 
 def scheduling(manifest: Manifest, *, mode: str, draft_path: str = DRAFT) -> Scheduling:
-    """``static``: every proposal is verified. ``compact``: as many as pay at the measured costs. ``cap-accept``: all are
-    verified, and no more accepted than ``compact`` would have verified: what it would do, not what it would save.
+    """``static``: every proposal is verified. ``compact``: as many as pay at the measured costs. ``cap-accept``: all,
+    and no more are accepted than ``compact`` would have verified: what it would do, not what it would save.
 
-    Raises ``ValueError`` where the drafter has no confidence, or ``compact`` has no costs: without them the engine takes
-    rows for free and verifies everything.
+    Raises ``ValueError`` where the drafter has no confidence, or ``compact`` has no costs: without them the engine
+    takes rows for free and verifies everything.
     """
     if mode == STATIC:
         return Scheduling(flags={}, environment={})

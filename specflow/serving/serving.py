@@ -11,7 +11,15 @@ from typing import Any
 
 from specflow.drafters.files import drafter_directory
 from specflow.serving.draft_directory import manifest_of
-from specflow.serving.launch import CAP_ACCEPT, COMPACT, MODE_VARIABLE, STATIC, launch_arguments, launch_flags, scheduling
+from specflow.serving.launch import (
+    CAP_ACCEPT,
+    COMPACT,
+    MODE_VARIABLE,
+    STATIC,
+    launch_arguments,
+    launch_flags,
+    scheduling,
+)
 from specflow.serving.schedule_files import SECTION
 from specflow.serving.settings import Setting, effective_settings, expected_settings
 from specflow.targets.retrying import Retrying

@@ -42,7 +42,7 @@ def run(inputs: Inputs, params: ProfileParams, context: Context) -> Metrics:
     ``sps.json`` (as SGLang reads them), ``costs.png``.
 
     ``sps_additive.json`` is missing where all requests had the same rows: what a request costs is not known then.
-    Raises ``StageError`` on timings that are too noisy, flat, or do not grow with rows, and on a server that tells none.
+    Raises ``StageError`` on timings that are too noisy, flat, or do not grow with rows; on a server that tells none.
     """
     from specflow.costs.checks import CostError, check_cells, noise_of, spread_of
     from specflow.costs.fit import fit_rows, misses

@@ -82,7 +82,8 @@ def test_a_scheduler_s_files_travel_and_are_served(target: Artifact, tmp_path: P
     assert modes["compact"].expected[sts[2:].replace("-", "_")] == str(draft / "sts.json")
     assert "embedded engine" in modes["compact"].notes[0]
     assert modes["cap-accept"].notes == modes["compact"].notes
-    for further in (["--device", "cpu"], ["--attention-backend=torch_native"], ["--decode-attention-backend", "triton"]):
+    uniform = (["--device", "cpu"], ["--attention-backend=torch_native"], ["--decode-attention-backend", "triton"])
+    for further in uniform:
         assert plan_serving(made.path, target.path, mode="cap-accept", further=further).environment
         with pytest.raises(ValueError, match=f"{further[0].partition('=')[0]}.*flashinfer, fa3"):
             plan_serving(made.path, target.path, mode="compact", further=further)
