@@ -41,9 +41,10 @@ from tests.stages.test_export_extras import calibration, costs
 
 M = 4
 TABLE = AdditiveTable(
-    bias_seconds=0.010, requests=(1, 4), alpha_seconds=(0.0, 0.01), rows=(1, 5, 20), theta_seconds=(0.0, 0.016, 0.16)
-)
-"""With certain proposals all of them pay, with this drafter's some do."""
+    bias_seconds=0.010, requests=(1, 4), alpha_seconds=(0.0, 0.01),
+    rows=(1, 2, 3, 4, 5, 20), theta_seconds=(0.0, 0.002, 0.006, 0.011, 0.016, 0.16),
+)  # fmt: skip
+"""Certain proposals all pay, so that a first round is whole by both engines' rules; of this drafter's some do."""
 
 
 @pytest.fixture(scope="module")
