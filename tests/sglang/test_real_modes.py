@@ -5,21 +5,22 @@ server that notes its rounds tells what they cost.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import pytest
 import torch
 
 from specflow.calibration.sglang_sts import read_sts
 from specflow.config.export import ExportParams
-from specflow.config.profile import ProfileParams
 from specflow.config.scheduler import SchedulerParams
-from specflow.costs.sglang_tables import read_table
-from specflow.costs.tables import AdditiveTable, RowTable
+from specflow.costs.served_rounds import ServedRounds, splits_of
+from specflow.costs.tables import AdditiveTable
+from specflow.costs.timing import time_passes
 from specflow.data.documents import iterate_documents
 from specflow.decoding.plain import decode_plain
 from specflow.decoding.speculative import decode_speculative
@@ -28,7 +29,7 @@ from specflow.scheduling.scheduler import Scheduler
 from specflow.serving.requests import Request, heldout_requests
 from specflow.serving.serving import plan_serving
 from specflow.serving.verification.answers import histogram, served_answer
-from specflow.stages import export, profile
+from specflow.stages import export
 from specflow.targets.retrying import Retrying
 from specflow.targets.sglang.client import SglangClient
 from specflow.targets.sglang.process import SglangProcess
@@ -42,7 +43,7 @@ from tests.stages.test_export_extras import calibration, costs
 M = 4
 TABLE = AdditiveTable(
     bias_seconds=0.010, requests=(1, 4), alpha_seconds=(0.0, 0.01),
-    rows=(1, 2, 3, 4, 5, 20), theta_seconds=(0.0, 0.002, 0.006, 0.011, 0.016, 0.16),
+    rows=(1, 2, 3, 4, 5, 20), theta_seconds=(0.0, 0.002, 0.0046, 0.0075, 0.0115, 0.16),
 )  # fmt: skip
 """Certain proposals all pay, so that a first round is whole by both engines' rules; of this drafter's some do."""
 
@@ -102,8 +103,8 @@ def test_cap_accept_accepts_what_the_embedded_scheduler_verifies(
     assert [len(g.rounds) for g in embedded] != [len(g.rounds) for g in whole], "no cut cost an accepted proposal"
 
 
-def asked(url: str, requests: list[Request], target: Target) -> list[dict[str, object]]:
-    async def all_of_them() -> list[dict[str, object]]:
+def asked(url: str, requests: list[Request], target: Target) -> list[dict[str, Any]]:
+    async def all_of_them() -> list[dict[str, Any]]:
         retrying = Retrying(retries=0, backoff=1.0)
         async with SglangClient(url, api_key=None, retrying=retrying, timeout=300, concurrency=1) as client:
             return [
@@ -113,15 +114,19 @@ def asked(url: str, requests: list[Request], target: Target) -> list[dict[str, o
     return asyncio.run(all_of_them())
 
 
-def test_its_own_rounds_make_a_cost_table(made: Trained, sglang_python: Path, tmp_path: Path) -> None:
+def test_its_rounds_are_timed_by_its_own_record(made: Trained, sglang_python: Path, tmp_path: Path) -> None:
+    """The tiny target's rounds cost the host's time whatever their rows are, so no table is asked of them."""
     recording = {"SGLANG_DSPARK_ENABLE_SPS_RECORD": "1", "SGLANG_SIMULATE_ACC_LEN": "1.0"}
-    context = FakeContext(tmp_path / "profile")
     with server(made, sglang_python, tmp_path, mode="static", **recording) as process:
-        section = {"sglang": {"url": process.url}, "requests": (1, 4), "context": 8, "samples": 40, "visits": 1}
-        profile.run(inputs(made.target), ProfileParams.model_validate(section), context)
-    table = read_table(context.output / "sps.json")
-    assert isinstance(table, RowTable)
-    assert table.rows == (M + 1, 4 * (M + 1))
-    record = json.loads((context.output / "costs.json").read_text())
-    assert (record["conditions"]["engine"]["version"], record["conditions"]["engine"]["device"]) == ("0.5.23", "cpu")
-    assert [len(cell["seconds"]) for cell in record["cells"]] == [40, 40]
+        served = ServedRounds(process.url, context=8, samples=20, vocab_size=256, timeout=300)
+        splits = splits_of((1, 4), (1, 2), served)
+        begin = perf_counter()
+        cells = time_passes(served, splits, visits=1, samples=20, seed=0, clock=served.clock)
+        took = perf_counter() - begin
+        served.close()
+    assert (served.mode, served.num_proposals, served.info["version"]) == ("static", M, "0.5.23")
+    assert [cell.split for cell in cells] == [(M + 1,), (M + 1,) * 4]
+    seconds = [second for cell in cells for second in cell.seconds]
+    assert len(seconds) == 40
+    assert len({*seconds}) > 30
+    assert 0.0 < sum(seconds) < took
