@@ -26,6 +26,7 @@ import numpy as np
 from specflow.calibration.sglang_sts import read_sts
 from specflow.config.scheduler import SchedulerParams
 from specflow.costs.cells import uneven_splits
+from specflow.costs.contexts import contexts_like
 from specflow.costs.drafting import DraftCost
 from specflow.costs.fit import fit_additive, misses
 from specflow.costs.target_passes import TargetPasses
@@ -61,7 +62,7 @@ def main() -> None:
     requests = heldout_requests(iterate_documents(options.tokens))
     sts = read_sts(options.calibration / "sts.json").temperatures
     known = traces_of(read_record_rounds(options.calibration / "records.jsonl"), temperatures=sts)
-    table = _table(target, proposer, options.concurrency, options)
+    table = _table(target, proposer, [len(r.prompt) for r in requests], options)
     drafting = time_drafting(target, proposer, requests[0].prompt)
     print(f"drafting: {1e3 * drafting.per_round:.2f} ms a round and {1e3 * drafting.per_request:.2f} ms a request")
     for concurrency in options.concurrency:
@@ -113,13 +114,11 @@ def _chosen(requests: Sequence[Request], count: int) -> list[Request]:
     return [requests[int(i)] for i in np.linspace(0, len(requests) - 1, min(count, len(requests))).round()]
 
 
-def _table(target: Target, proposer: Any, concurrency: Sequence[int], options: argparse.Namespace) -> Any:
-    """Uniform and ragged passes, with the layers that the drafter reads."""
-    most = proposer.num_proposals + 1
-
-    passes = TargetPasses(
-        target, context=128, most_requests=max(concurrency), most_rows=most, layer_ids=proposer.layer_ids
-    )
+def _table(target: Target, proposer: Any, lengths: Sequence[int], options: argparse.Namespace) -> Any:
+    """Uniform and ragged passes behind prompts of ``lengths``, with the layers that the drafter reads."""
+    most, concurrency = proposer.num_proposals + 1, options.concurrency
+    contexts = contexts_like([n + options.max_new_tokens // 2 for n in lengths], max(concurrency))
+    passes = TargetPasses(target, contexts=contexts, most_rows=most, layer_ids=proposer.layer_ids)
     splits: list[tuple[int, ...]] = []
     for count in sorted({1, 4, *concurrency}):
         splits += [(rows,) * count for rows in (1, 2, 3, 4, 6, most) if count * rows <= 96 or rows in (1, 2, 4, most)]

@@ -48,7 +48,7 @@ Mode = Annotated[
     typer.Option(
         "--mode",
         metavar="static|cap-accept|compact",
-        help="How much of a block is verified: all, as much as confidence allows, or as much as pays (DSpark).",
+        help="How much of a block counts: all, what would pay to verify, or only that is verified (DSpark).",
     ),
 ]
 Variables = Annotated[

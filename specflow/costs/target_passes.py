@@ -5,7 +5,7 @@ Legend: R requests, T rows of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,29 +16,30 @@ from specflow.targets.target import Target
 
 
 class TargetPasses:
-    """``context`` committed positions in each of ``most_requests`` requests; ``layer_ids`` are captured as well.
+    """``contexts``: committed positions of each request; ``layer_ids`` are captured as well.
 
-    Splits that are not uniform run compacted, as a scheduler's do.
+    A pass of R requests takes the first R (see :mod:`specflow.costs.contexts`). Splits that are not uniform run
+    compacted, as a scheduler's do.
     """
 
     def __init__(
         self,
         target: Target,
         *,
-        context: int,
-        most_requests: int,
+        contexts: Sequence[int],
         most_rows: int,
         layer_ids: tuple[int, ...] = (),
     ) -> None:
         self._target, self._layer_ids = target, layer_ids
-        self._cache = target.new_cache(most_requests, context + most_rows)
-        self._ids = torch.arange(most_requests * most_rows).view(most_requests, most_rows) * 7919 % target.vocab_size
-        prompt = torch.arange(context)[None] * 104729 % target.vocab_size
+        requests, longest = len(contexts), max(contexts)
+        self._cache = target.new_cache(requests, longest + most_rows)
+        self._ids = torch.arange(requests * most_rows).view(requests, most_rows) * 7919 % target.vocab_size
         first = self._cache.rows(0, 1)
-        target.forward(prompt, first)
-        first.commit(context)
-        for row in range(1, most_requests):
-            self._cache.copy(source=0, destination=row, length=context)
+        target.forward(torch.arange(longest)[None] * 104729 % target.vocab_size, first)
+        first.commit(longest)
+        for row in range(1, requests):
+            self._cache.copy(source=0, destination=row, length=contexts[row])
+        self._cache.rewind(0, contexts[0])
 
     def prepare(self, split: Split) -> Callable[[], object]:
         requests, rows = len(split), max(split)

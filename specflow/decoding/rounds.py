@@ -132,6 +132,9 @@ class Rounds:
         seconds, confidences = [], []
         numbers = [slot.request for slot in self._slots]
         wanted = [True] * count if self._schedule is None else self._schedule.drafters(numbers)
+        if self._schedule is not None and not any(wanted):
+            self._silent_step(numbers, self._schedule, started)
+            return
         idle = (perf_counter() - started) / count
         shared = self._look_ahead(wanted)
         for slot, drafting in zip(self._slots, wanted, strict=True):
@@ -143,8 +146,7 @@ class Rounds:
         drafts = self._granted(numbers, drafts, confidences, wanted)
         drafted = perf_counter()
         idle += (drafted - planning) / count
-        if self._running.batch != count:
-            self._running = self._cache.rows(0, count)
+        self._run_slots()
         verdicts = self._verify(drafts)
         verified = before = perf_counter()
         for row in reversed(range(count)):  # a slot that ends is filled by the last one, which is done already
@@ -176,6 +178,50 @@ class Rounds:
                 slot.generation.decode_seconds = now - slot.first_token_at
                 self._release(row)
         self._ended = before
+
+    def _silent_step(self, numbers: list[int], schedule: Schedule, started: float) -> None:
+        """A round in which nobody drafts: a step of plain decoding, with the rows kept for those who draft later."""
+        count, target = self.active, self.plan.target
+        schedule.silent(numbers)
+        idle = perf_counter() - started
+        self._run_slots()
+        anchors = torch.tensor([[slot.anchor] for slot in self._slots])
+        output = target.forward(anchors, self._running, layer_ids=self._layer_ids)
+        self._running.commit(1)
+        tokens = choose_tokens(target.head(output.last_hidden_BTH[:, 0]), [slot.chooser for slot in self._slots])
+        verified = perf_counter()
+        finished = []
+        for row, (slot, token) in enumerate(zip(self._slots, tokens, strict=True)):
+            if self._emit(slot, [token])[1]:
+                finished.append(row)
+            else:
+                slot.fed.add_single(output, row, token)
+        now = perf_counter()
+        verifying, beside = (verified - started - idle) / count, (idle + now - verified) / count
+        for slot in self._slots:
+            rounds = slot.generation.rounds
+            between = (started - self._ended) / count if rounds else 0.0
+            rounds.append(
+                Round(
+                    proposed=0,
+                    verified=0,
+                    accepted=0,
+                    delivered=1,
+                    verify_seconds=verifying,
+                    other_seconds=between + beside,
+                    schedule_seconds=idle / count,
+                )
+            )
+        for row in reversed(finished):  # a slot that ends is filled by the last one, which is done already
+            generation = self._slots[row].generation
+            generation.decode_seconds = now - self._slots[row].first_token_at
+            self._release(row)
+        self._ended = now
+
+    def _run_slots(self) -> None:
+        """The next pass is of the running slots."""
+        if self._running.batch != self.active:
+            self._running = self._cache.rows(0, self.active)
 
     def _look_ahead(self, wanted: list[bool]) -> float:
         """What the requests that draft can share is computed together; seconds for each of them."""

@@ -45,19 +45,28 @@ class Gate:
     """Of a request, and its weight: that of a whole one from ``PRIOR_ROUNDS`` rounds on."""
     _silent: dict[Slot, int] = field(default_factory=dict)
     """Rounds since a request drafted last."""
+    _decided: tuple[int, list[Slot], NDArray[np.bool_]] | None = None
+    """Last, and what it was decided on."""
     _allowance: float = 0.0
     """Seconds that exploring may take."""
 
     def drafters(self, slots: Sequence[Slot], known: LagQueue) -> list[bool]:
         """Of each request, whether it drafts in this round."""
-        expected_RM = self._expected(slots, known)
-        order = np.argsort(-expected_RM.sum(axis=1), kind="stable")
-        chosen = self._best_count(expected_RM[order])
-        drafts = np.zeros(len(slots), dtype=np.bool_)
-        drafts[order[:chosen]] = True
+        # While nobody drafts nothing new is known, and the answer stays.
+        if self._decided is None or self._decided[:2] != (known.version, list(slots)):
+            self._decided = (known.version, list(slots), self._decide(slots, known))
+        drafts = self._decided[2].copy()
         self._explore(slots, drafts)
         self._silent = {s: 0 if d else self._silent.get(s, 0) + 1 for s, d in zip(slots, drafts, strict=True)}
         return [bool(value) for value in drafts]
+
+    def _decide(self, slots: Sequence[Slot], known: LagQueue) -> NDArray[np.bool_]:
+        """Exploring left out."""
+        expected_RM = self._expected(slots, known)
+        order = np.argsort(-expected_RM.sum(axis=1), kind="stable")
+        drafts = np.zeros(len(slots), dtype=np.bool_)
+        drafts[order[: self._best_count(expected_RM[order])]] = True
+        return drafts
 
     def _expected(self, slots: Sequence[Slot], known: LagQueue) -> Floats:
         """``[R, M]`` mean survival: that of all requests, and with every round that is known more the request's own."""

@@ -25,6 +25,8 @@ class Histories:
         self._rows_SHM = np.empty((0, kept, 0))
         self._sums_SM = np.empty((0, 0))
         self._counts_S = np.empty(0, dtype=np.int64)
+        self.version = 0
+        """Changes with every row that is added."""
 
     def keep_only(self, keys: AbstractSet[Hashable]) -> None:
         for key in [key for key in self._place if key not in keys]:
@@ -34,6 +36,7 @@ class Histories:
         """One more row of each, in place of its oldest where all are kept."""
         if not len(keys):
             return
+        self.version += 1
         places_R = np.array([self._place_of(key, rows_RM.shape[1]) for key in keys])
         counts_R = self._counts_S[places_R]
         slots_R = counts_R % self._kept

@@ -65,6 +65,11 @@ class LagQueue:
             slots, count, np.ones(num_proposals) if self._unknown_M is None else self._unknown_M
         )
 
+    @property
+    def version(self) -> int:
+        """The same as long as nothing new is remembered of any request."""
+        return self._remembered.version
+
     def sums(self, slots: Sequence[Slot]) -> tuple[Indices, Floats, Indices]:
         """Which of ``slots`` are known, and of those ``[., M]`` the sum of what is remembered, and of how many."""
         return self._remembered.sums(slots)

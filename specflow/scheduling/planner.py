@@ -97,6 +97,10 @@ class Planner:
             rows = allocate(current_RM, budget, self.limits)
         return np.where(drafted_R, rows, 1)
 
+    def silent(self, slots: Sequence[Slot]) -> None:
+        """In place of ``plan`` for a round in which nobody drafts: nothing new is known after it."""
+        self._queue.publish(slots, np.full((len(slots), self._positions), np.nan))
+
     @property
     def _positions(self) -> int:
         return self.limits.num_proposals

@@ -78,11 +78,11 @@ def offered_modes(manifest: Manifest) -> list[str]:
 
 
 def scheduling(manifest: Manifest, *, mode: str, draft_path: str = DRAFT) -> Scheduling:
-    """``static``: every proposal is verified. ``cap-accept``: as many as confidence allows are accepted. ``compact``:
-    as many as pay at the measured costs are verified.
+    """``static``: every proposal is verified. ``compact``: as many as pay at the measured costs. ``cap-accept``: all,
+    and no more are accepted than ``compact`` would have verified: what it would do, not what it would save.
 
-    Raises ``ValueError`` where the drafter has no confidence, or the costs are missing: with none the engine takes
-    rows for free and verifies everything.
+    Raises ``ValueError`` where the drafter has no confidence, or ``compact`` has no costs: without them the engine
+    takes rows for free and verifies everything.
     """
     if mode == STATIC:
         return Scheduling(flags={}, environment={})
@@ -94,7 +94,7 @@ def scheduling(manifest: Manifest, *, mode: str, draft_path: str = DRAFT) -> Sch
     flags = {}
     if "temperatures" in files:
         flags["--speculative-dspark-confidence-sts-path"] = f"{draft_path}/{files['temperatures']['file']}"
-    if mode == COMPACT:
+    if "costs" in files:
         flags["--speculative-dspark-sps-table-path"] = f"{draft_path}/{files['costs']['file']}"
     return Scheduling(flags=flags, environment={MODE_VARIABLE: mode})
 

@@ -5,18 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from specflow.drafters.files import drafter_directory
 from specflow.serving.draft_directory import manifest_of
-from specflow.serving.launch import COMPACT, MODE_VARIABLE, STATIC, launch_arguments, launch_flags, scheduling
+from specflow.serving.launch import (
+    CAP_ACCEPT,
+    COMPACT,
+    MODE_VARIABLE,
+    STATIC,
+    launch_arguments,
+    launch_flags,
+    scheduling,
+)
 from specflow.serving.schedule_files import SECTION
 from specflow.serving.settings import Setting, effective_settings, expected_settings
 from specflow.targets.retrying import Retrying
 from specflow.targets.sglang.client import SglangClient
 
 USUAL_TIMEOUT = 60.0
+UNIFORM_BACKENDS = frozenset({"torch_native", "intel_amx", "triton"})
+"""Attention backends of SGLang 0.5.23 that take a round for the same number of rows of every request: they do not read
+its ``ragged_verify_layout``. A CPU has only such."""
+BACKEND_FLAGS = ("--attention-backend", "--prefill-attention-backend", "--decode-attention-backend")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +67,7 @@ def plan_serving(
     ``mode``: how much of a block is verified (``launch.scheduling``); ``environment``: further variables.
 
     Raises ``ValueError`` where there is no manifest and the config does not suffice, and for flags that the manifest
-    decides, and for a mode that the drafter cannot be served in.
+    decides, and for a mode that the drafter, or the server, cannot be served in.
     """
     place = drafter_directory(draft).resolve()
     manifest = manifest_of(place)
@@ -63,6 +76,7 @@ def plan_serving(
     scheduled = scheduling(manifest, mode=mode, draft_path=str(place))
     flags |= scheduled.flags
     check_further(flags, further)
+    _check_ragged(mode, further)
     twice = sorted({*(environment or {})} & {MODE_VARIABLE})
     if twice:
         raise ValueError(f"expected the mode by --mode, found the variable {twice[0]}")
@@ -75,14 +89,41 @@ def plan_serving(
     )
 
 
+def _check_ragged(mode: str, further: Sequence[str]) -> None:
+    """``ValueError`` where ``compact`` would end the server's scheduler at the first round that is cut."""
+    if mode != COMPACT:
+        return
+    given = values_of(further)
+    without = [f"--device {given['--device']}"] if given.get("--device") == "cpu" else []
+    without += [f"{flag} {given[flag]}" for flag in BACKEND_FLAGS if given.get(flag) in UNIFORM_BACKENDS]
+    if without:
+        raise ValueError(
+            f"mode {COMPACT!r} with {', '.join(without)}: expected an attention backend that verifies as many rows of "
+            "each request as it was granted (flashinfer, fa3, fa4, trtllm_mha); this one attends the same number of "
+            f"every request and fails at the first round that is cut; {CAP_ACCEPT!r} runs with any"
+        )
+
+
+def values_of(words: Sequence[str]) -> dict[str, str]:
+    """Flags with their first value, given as ``--flag value`` or ``--flag=value``."""
+    found: dict[str, str] = {}
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
+        flag, sign, value = word.partition("=")
+        if flag.startswith("--"):
+            found[flag] = value if sign else after
+    return found
+
+
 def _notes(manifest: Mapping[str, Any], mode: str) -> Iterator[str]:
-    if mode == COMPACT:
+    if mode == CAP_ACCEPT and "costs" not in (manifest.get(SECTION) or {}):
+        yield "no costs (flow `release`): rows cost nothing then, so every proposal may be accepted"
+    elif mode != STATIC:
         conditions = manifest[SECTION]["costs"].get("conditions") or {}
         engine = (conditions.get("engine") or {}).get("name", "an unknown")
         if engine != "sglang":
             yield (
                 f"the costs were measured with the {engine} engine: what is verified is chosen by its costs, not by "
-                "this server's; its own are measured with sglang.benchmark.dspark_sps_profiler"
+                "this server's; its own are measured with profile.sglang"
             )
 
 

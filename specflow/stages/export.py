@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specflow.config.export import ExportParams
-from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+from specflow.stages.contract import Arity, Artifact, Context, Estimate, Inputs, Metrics, Problem, StageError
 
 NAME = "export"
 KIND = "export"
@@ -129,9 +129,15 @@ def _schedule(inputs: Inputs, draft: Path, manifest: Mapping[str, Any]) -> dict[
         draft,
         num_proposals=int(manifest["num_proposals"]),
         temperatures=temperatures,
-        costs=costs.file("sps_additive.json") if costs else None,
+        costs=_cost_table(costs) if costs else None,
         conditions=conditions_of(costs.file("costs.json")) if costs else {},
     )
+
+
+def _cost_table(costs: Artifact) -> Path:
+    """By requests and rows; by rows alone where that is all that was measured."""
+    additive = costs.path / "sps_additive.json"
+    return additive if additive.exists() else costs.file("sps.json")
 
 
 def _measured(inputs: Inputs) -> dict[str, Any] | None:

@@ -77,9 +77,11 @@ def scheduler_of(
         missing.append(f"{type(proposer).__name__} has no confidence to go by: name other drafters, or no scheduler")
     if costs is None:
         missing.append(f"there is no cost table: use the flow `{FLOW}`, which has the stage `profile`")
-    if missing or costs is None:
+    record = json.loads(costs.file("costs.json").read_text(encoding="utf-8")) if costs else {}
+    if record and (engine := record["conditions"]["engine"]["name"]) != "embedded":
+        missing.append(f"the costs are of a {engine} server: this engine needs its own, without profile.sglang")
+    if missing:
         raise StageError(f"drafter {name} cannot be scheduled: " + "; ".join(missing))
-    record = json.loads(costs.file("costs.json").read_text(encoding="utf-8"))
     if unlike := _unlike(record["conditions"]["engine"], target):
         context.log(f"the cost table was measured otherwise: {unlike}; the scheduler may choose worse, not wrongly")
     temperatures, expected = _calibrated(calibration.path if calibration else None)

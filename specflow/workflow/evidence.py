@@ -42,7 +42,8 @@ def stored_evidence(store: ArtifactStore, *, drafter: str | None = None) -> Stor
     Raises ``NoEvidence``.
     """
     records = sorted(store.records(), key=lambda record: record.ended)
-    costs = [record for record in records if record.kind == COSTS]
+    # Those of a server are whole rounds, drafting included: nothing that a benchmark of this engine could be added to.
+    costs = [record for record in records if record.kind == COSTS and not record.parameters.get("sglang")]
     target = _target(costs[-1]) if costs else None
     measured = [
         record

@@ -63,17 +63,17 @@ def test_a_killed_run_continues(tmp_path: Path) -> None:
 def test_real_passes(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     target = Target.load(tiny_target(tmp_path).path, precision="fp32", threads=1)
-    passes = TargetPasses(target, context=6, most_requests=3, most_rows=4, layer_ids=(0, 2))
+    passes = TargetPasses(target, contexts=(6, 9, 2), most_rows=4, layer_ids=(0, 2))
     run = passes.prepare((4, 4))
     logits = run()
     assert isinstance(logits, torch.Tensor)
     assert logits.shape == (2, 4, target.vocab_size)
     assert torch.equal(run(), logits)  # a run leaves the requests as they were
     # Rows of a request behind its context, as one pass over both gives them.
-    prompt = torch.arange(6) * 104729 % target.vocab_size
-    for request in range(2):
+    for request, context in enumerate((6, 9)):
+        prompt = torch.arange(context) * 104729 % target.vocab_size
         ids = torch.cat((prompt, (torch.arange(12).view(3, 4) * 7919 % target.vocab_size)[request]))
-        whole = target.head(target.forward(ids[None], target.new_cache(1, 10)).last_hidden_BTH)[0, 6:]
+        whole = target.head(target.forward(ids[None], target.new_cache(1, 13)).last_hidden_BTH)[0, context:]
         assert torch.allclose(logits[request], whole, atol=1e-4)
     # Requests with rows of their own: the same rows, in one line.
     ragged, whole_4 = passes.prepare((3, 1, 2))(), passes.prepare((4, 4, 4))()

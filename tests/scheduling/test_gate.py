@@ -198,3 +198,26 @@ def test_histories_are_rings() -> None:
         for key, total, count in zip(known.tolist(), sums, counts.tolist(), strict=True):
             assert count == len(by_hand[key][-3:])
             assert total == pytest.approx(np.sum(by_hand[key][-3:], axis=0))
+
+
+def test_a_decision_stays_until_something_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a gate that decides anew in every round, with requests that come and go and others that learn."""
+    random, known = np.random.default_rng(2), LagQueue(2)
+    given: dict[str, Any] = {"cost": LINEAR, "drafting": DraftCost(per_request=0.004), "num_proposals": 3}
+    keeping, anew = (Gate(explore=0.05, **given) for _ in range(2))
+    asked: list[int] = []
+    decide = Gate._decide
+    monkeypatch.setattr(Gate, "_decide", lambda self, *a: (asked.append(id(self)), decide(self, *a))[1])
+    places = list(range(4))
+    for number in range(120):
+        if number % 17 == 0:
+            places[number % 4] = number + 10
+        running = [Slot(place, 0) for place in places]
+        anew._decided = None
+        drafts = keeping.drafters(running, known)
+        assert drafts == anew.drafters(running, known)
+        likely = 0.02 if 30 < number < 90 else 0.9
+        survival = np.cumprod(random.uniform(0.8 * likely, likely, (4, 3)), axis=1)
+        known.publish(running, np.where(np.array(drafts)[:, None], survival, np.nan))
+    assert asked.count(id(anew)) == 120
+    assert 20 < asked.count(id(keeping)) < 110

@@ -74,14 +74,20 @@ def test_a_scheduler_s_files_travel_and_are_served(target: Artifact, tmp_path: P
     sts, sps = "--speculative-dspark-confidence-sts-path", "--speculative-dspark-sps-table-path"
     assert {m: (s.flags.get(sts), s.flags.get(sps)) for m, s in modes.items()} == {
         "static": (None, None),
-        "cap-accept": (str(draft / "sts.json"), None),
+        "cap-accept": (str(draft / "sts.json"), str(draft / "sps.json")),
         "compact": (str(draft / "sts.json"), str(draft / "sps.json")),
     }
     assert modes["static"].environment == {}
     assert modes["compact"].environment == {"SGLANG_RAGGED_VERIFY_MODE": "compact"}
     assert modes["compact"].expected[sts[2:].replace("-", "_")] == str(draft / "sts.json")
     assert "embedded engine" in modes["compact"].notes[0]
-    assert modes["cap-accept"].notes == ()
+    assert modes["cap-accept"].notes == modes["compact"].notes
+    uniform = (["--device", "cpu"], ["--attention-backend=torch_native"], ["--decode-attention-backend", "triton"])
+    for further in uniform:
+        assert plan_serving(made.path, target.path, mode="cap-accept", further=further).environment
+        with pytest.raises(ValueError, match=f"{further[0].partition('=')[0]}.*flashinfer, fa3"):
+            plan_serving(made.path, target.path, mode="compact", further=further)
+    assert plan_serving(made.path, target.path, mode="compact", further=["--attention-backend", "fa3"]).environment
     launch = json.loads((made.path / "launch.json").read_text())
     assert launch["scheduled"]["compact"].startswith("SGLANG_RAGGED_VERIFY_MODE=compact python -m sglang")
     assert f"{sps} draft/sps.json" in launch["scheduled"]["compact"]
@@ -117,7 +123,9 @@ def test_without_confidence_or_costs_a_mode_is_refused(target: Artifact, tmp_pat
     spark = export_of(tmp_path / "b", target, drafter_of(tmp_path / "s", target, "dspark"))
     with pytest.raises(ValueError, match="no costs"):
         plan_serving(spark.path, target.path, mode="compact")
-    assert plan_serving(spark.path, target.path, mode="cap-accept").environment
+    alone = plan_serving(spark.path, target.path, mode="cap-accept")
+    assert alone.environment
+    assert "every proposal may be accepted" in alone.notes[0]
     assert "Nothing yet" in (spark.path / "draft/README.md").read_text()
 
 
