@@ -1,0 +1,128 @@
+"""`retrain` on a real Prefect server and worker: by the clock with a row appended between, and by a fallen tau."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specflow.workflow.promotion import DrafterRegistry
+from specflow.workflow.store import ArtifactStore
+from tests.e2e.test_deploy import LIMIT, ROOT, Place, until
+from tests.serving.fake_metrics import FakeMetrics
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT)]
+
+SLICE = 5
+"""Rows of a slice of ``retrain-smoke.yaml``."""
+LESS = """
+operations: {device: none-of-the-others}
+"""
+SMALLER = [
+    "drafters.dflash.train.steps=2",
+    "drafters.dflash.train.evaluate_every=2",
+    "drafters.dflash.train.checkpoint_every=2",
+    "verify.lossless.enabled=false",
+    "gate.certificate=false",
+    "gate.min_waves=2",
+]
+OLD_SHARDS = {f"{stage}-new:00000" for stage in ("regenerate", "tokenize", "capture")}
+OLD = {"target", "regenerate", "tokenize", "capture"} | OLD_SHARDS
+
+
+class Retraining(Place):
+    """A directory with the configuration of a retraining whose source grows."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        shutil.copy(ROOT / "configs" / "retrain-smoke.yaml", self.config)
+        self.config.write_text(self.config.read_text() + LESS)
+        self.source = root / "configs" / "prompts-smoke" / "new.jsonl"
+        self.rows = self.source.read_text().splitlines(keepends=True)
+        self.source.write_text("".join(self.rows[: 2 * SLICE - 1]))
+
+    def append_row(self) -> None:
+        """The row that completes the second slice."""
+        with self.source.open("a") as file:
+            file.write(self.rows[2 * SLICE - 1])
+
+    def completed(self, flow: str) -> list[dict[str, Any]]:
+        """Runs of a flow that are completed, the first first."""
+        body = {"flows": {"name": {"any_": [flow]}}, "sort": "START_TIME_ASC"}
+        found = self.api("flow_runs/filter", **body)
+        assert [run for run in found if run["state_type"] in ("FAILED", "CRASHED")] == [], self.logs()
+        return [run for run in found if run["state_type"] == "COMPLETED"]
+
+    def nodes(self, run: dict[str, Any]) -> dict[str, str]:
+        """State of every node of a run."""
+        tasks = self.api("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
+        return {task["name"]: task["state"]["name"] for task in tasks}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retraining]:
+    made = Retraining(tmp_path_factory.mktemp("retraining"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PREFECT_API_URL", raising=False)
+        made.specflow("server", "start", "--port", "0")
+        try:
+            yield made
+        finally:
+            made.specflow("server", "stop")
+    assert made.processes() == []
+
+
+def words(*settings: str) -> list[str]:
+    return [word for text in settings for word in ("--set", text)]
+
+
+def test_two_scheduled_retrainings_and_what_each_decided(place: Retraining) -> None:
+    deployed = ("deploy", "retrain", "--config", str(place.config), *words(*SMALLER), "--interval", "10")
+    assert place.specflow(*deployed)["deployments"][0]["change"] == "create"
+    (first, *_) = until(place, lambda: place.completed("retrain"))
+    place.append_row()
+    registry = DrafterRegistry(ArtifactStore(place.store))
+    # A run that began before the row came finds everything cached.
+    until(place, lambda: len({event.drafter for event in registry.events()}) == 2)
+    until(place, lambda: set(place.nodes(first).values()) == {"Completed"}, 60)
+    assert OLD <= set(place.nodes(first))
+    assert "capture-new:00001" not in place.nodes(first)
+
+    def second() -> dict[str, str] | None:
+        runs = [place.nodes(run) for run in place.completed("retrain")]
+        return next((n for n in runs if n.get("capture-new:00001") == "Completed" and n.get("gate")), None)
+
+    states = until(place, second, 60)
+    assert {name for name, state in states.items() if state == "Cached"} == OLD
+    outcomes = [event for event in registry.events() if event.event in ("promoted", "kept")]
+    assert [event.decision is not None for event in outcomes] == [True, True]
+    assert all(event.reason for event in outcomes)
+    assert place.specflow("undeploy", "retrain/retrain-smoke", "--cancel")["removed"]
+
+
+def test_a_fallen_tau_starts_the_deployment(place: Retraining) -> None:
+    """Nothing is appended: what is shown is that the watcher reads the server and that Prefect starts the flow."""
+    before = {run["id"] for run in place.completed("retrain")}
+    with FakeMetrics() as server:
+        watch = [f"watch.url={server.url}", "watch.tau=3.0", "watch.seconds=0", "watch.least_rounds=10"]
+        deployed = ("deploy", "retrain", "--config", str(place.config), *words(*SMALLER, *watch), "--on-drift")
+        found = place.specflow(*deployed, "--interval", "5")["deployments"]
+        assert [(one["name"], one["change"]) for one in found] == [
+            ("retrain/retrain-smoke", "create"), ("watch/retrain-smoke", "create"),
+        ]  # fmt: skip
+        server.finish(tokens=290, rounds=100, requests=1)  # tau 2.89: within the margin of a tenth
+        until(place, lambda: place.completed("specflow-watch") or place.completed("watch"))
+        assert {run["id"] for run in place.completed("retrain")} == before
+        server.finish(tokens=151, rounds=100, requests=1)  # tau 1.5 in the next window
+        (run,) = until(place, lambda: [r for r in place.completed("retrain") if r["id"] not in before])
+        said = [run["state"]["message"] for run in place.completed("watch")]
+    assert any("as measured" in text for text in said)
+    assert run["parameters"]["overrides"][: len(SMALLER)] == SMALLER
+    state = json.loads((place.store / ".watch" / "smoke.json").read_text())
+    assert state["retrained_at"] is not None
+    assert place.specflow("undeploy", "watch/retrain-smoke", "--cancel")["removed"]
+    assert place.specflow("undeploy", "retrain/retrain-smoke", "--cancel")["removed"]
