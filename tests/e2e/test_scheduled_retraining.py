@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from specflow.workflow.deployments import RUN
 from specflow.workflow.promoting import promote
 from specflow.workflow.promotion import DrafterRegistry
 from specflow.workflow.store import ArtifactStore
@@ -24,8 +26,9 @@ SMALLER = [
     "drafters.dflash.train.steps=2",
     "drafters.dflash.train.evaluate_every=2",
     "drafters.dflash.train.checkpoint_every=2",
+    "verify.lossless.enabled=false",  # half of the time of a run; tests/e2e/test_retrain.py has the certificate
+    "gate.certificate=false",
 ]
-"""Shorter training; everything else as in the file."""
 OLD_SHARDS = {f"{stage}-new:00000" for stage in ("regenerate", "tokenize", "capture")}
 NEW_SHARD = "capture-new:00001"
 OLD = {"target", "regenerate", "tokenize", "capture"} | OLD_SHARDS
@@ -45,6 +48,12 @@ class Retraining(Place):
         """The row that completes the second slice."""
         with self.source.open("a") as file:
             file.write(self.rows[2 * SLICE - 1])
+
+    def api_get(self, path: str) -> Any:
+        port = json.loads((self.home / "server.json").read_text())["port"]
+        answer = httpx.get(f"http://127.0.0.1:{port}/api/{path}", timeout=60.0, trust_env=False)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
     def completed(self, flow: str) -> list[dict[str, Any]]:
         """Runs of a flow that are completed, the first first."""
@@ -128,3 +137,25 @@ def test_a_fallen_tau_starts_the_deployment(place: Retraining) -> None:
     assert state["retrained_at"] is not None
     assert place.specflow("undeploy", "watch/retrain-smoke", "--cancel")["removed"]
     assert place.specflow("undeploy", "retrain/retrain-smoke", "--cancel")["removed"]
+
+
+@pytest.mark.parametrize("kind", ["docker", "kubernetes"])
+def test_prefect_takes_what_other_pools_are_given(place: Retraining, kind: str) -> None:
+    """No worker of these is here: pool and deployment are made, and nothing of this machine is in them."""
+    deployed = ("deploy", "retrain", "--config", "retrain-smoke", "--name", kind, "--pool-type", kind)
+    refused = place.specflow(*deployed, code=2)["errors"][0]
+    assert (refused["found"], refused["message"]) == (kind, "work pool 'specflow' exists and is of type process")
+    cron = ("--cron", "0 3 * * *", "--timezone", "Europe/Berlin")
+    assert place.specflow(*deployed, "--pool", f"{kind}-pool", *cron)["deployments"][0]["change"] == "create"
+    pool = place.api_get(f"work_pools/{kind}-pool")
+    assert pool["type"] == kind
+    assert {"image", "env", "command"} <= set(pool["base_job_template"]["variables"]["properties"])
+    made = place.api_get(f"deployments/name/retrain/{kind}")
+    assert made["parameters"] == {"flow": "retrain", "config": "retrain-smoke", "overrides": []}
+    assert (made["entrypoint"], made["path"], made["job_variables"]) == (RUN, None, {})
+    assert [(one["schedule"]["cron"], one["schedule"]["timezone"]) for one in made["schedules"]] == [
+        ("0 3 * * *", "Europe/Berlin")
+    ]
+    assert str(ROOT) not in json.dumps(made)
+    assert str(place.root) not in json.dumps(made)
+    assert place.specflow("undeploy", f"retrain/{kind}")["removed"]
