@@ -90,6 +90,8 @@ def deploy(
     )
     wanted = [first, *([_watch(first, inputs, interval, where)] if on_drift else [])]
     with _server(home) as server:
+        if problem := server.pool_problem(first):
+            raise bad_input("--pool-type", problem, "its type, or the name of another pool as --pool", found=pool_type)
         done = [server.compare(one) if dry_run else server.apply(one) for one in wanted]
     _show(done, dry_run=dry_run, as_json=as_json)
 

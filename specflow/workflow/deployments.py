@@ -84,6 +84,16 @@ class Deployments:
     def __init__(self, client: Any) -> None:
         self._client = client
 
+    def pool_problem(self, wanted: Deployment) -> str:
+        """Why the pool cannot take a deployment, empty if it can: one that is there already keeps its type."""
+        from prefect.exceptions import ObjectNotFound
+
+        try:
+            kind = self._client.read_work_pool(wanted.pool).type
+        except ObjectNotFound:
+            return ""
+        return "" if kind == wanted.pool_type else f"work pool {wanted.pool!r} exists and is of type {kind}"
+
     def compare(self, wanted: Deployment) -> Change:
         known = self._read(wanted.full_name)
         return difference(wanted, self._content(known) if known else None)
