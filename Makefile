@@ -38,7 +38,7 @@ test-sglang: setup-dev ## Tests against a real SGLang server: SPECFLOW_SGLANG_PY
 		$(BIN)/python -m pytest $(SGLANG_TESTS) $(ARGS)
 
 test-deploy: setup-dev ## Deployments on a real Prefect server and worker, the heavy ones too
-	$(ONE_THREAD) $(BIN)/python -m pytest tests/e2e/test_deploy.py -m "heavy or not heavy" $(ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest tests/e2e/test_deploy.py tests/e2e/test_scheduled_retraining.py -m "heavy or not heavy" $(ARGS)
 
 check: setup-dev ## Lint, formatting, types, import layers, every shipped YAML
 	$(BIN)/ruff check .

@@ -119,9 +119,9 @@ def _task(planned: PlannedNode, plan: Plan, results: dict[str, NodeResult], exec
             raise _Accident(f"{result.message}; log: {result.log}")
         if not result.succeeded:
             return Failed(message=f"{result.message}; log: {result.log}")
-        if result.status == "cached":  # its page came with the run that made it
-            return Completed(name="Cached", message=f"{planned.kind}/{key[:12]} exists and verifies")
         publish_node(planned, result)
+        if result.status == "cached":
+            return Completed(name="Cached", message=f"{planned.kind}/{key[:12]} exists and verifies")
         return Completed(message=f"made {planned.kind}/{key[:12]} in {result.seconds:.1f} s")
 
     decorate = task(

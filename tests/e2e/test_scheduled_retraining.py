@@ -115,6 +115,7 @@ def test_two_scheduled_retrainings_and_what_each_decided(place: Retraining) -> N
     assert place.specflow("undeploy", "retrain/retrain-smoke", "--cancel")["removed"]
 
 
+@pytest.mark.heavy
 def test_a_fallen_tau_starts_the_deployment(place: Retraining) -> None:
     """Nothing is appended: what is shown is that the watcher reads the server and that Prefect starts the flow."""
     before = {run["id"] for run in place.completed("retrain")}
