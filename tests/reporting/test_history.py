@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,14 @@ def test_figures_are_the_measurements(page: str) -> None:
     costs = figure(page, "cost-runs")["data"]
     assert [trace["name"] for trace in costs] == list(STAGES)
     assert costs[0]["y"] == [pytest.approx(10.0), pytest.approx(5.0), pytest.approx(10 / 3)]
+
+
+def test_no_two_stages_look_alike() -> None:
+    stages = [f"stage-{number}" for number in range(12)]
+    costs = [StageCost(stage=name, made=1, seconds=1.0) for name in stages]
+    only = replace(run(1, promoted=True, rate=30, before=20, drafter=None), costs=costs)
+    bars = figure(render_history(HistoryData(title="x", runs=[only], costs=costs)), "cost-runs")["data"]
+    assert len({(bar["marker"]["color"], bar["marker"]["pattern"]["shape"]) for bar in bars}) == len(stages)
 
 
 def test_page_says_what_happened_and_loads_nothing(page: str, data: HistoryData) -> None:

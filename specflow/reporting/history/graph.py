@@ -7,7 +7,7 @@ from html import escape
 
 from specflow.reporting.history.data import GraphNode
 
-WIDTH, HEIGHT, GAP_X, GAP_Y = 132, 46, 34, 14
+WIDTH, HEIGHT, GAP_X, GAP_Y = 150, 46, 34, 14
 
 
 def lineage_svg(nodes: Sequence[GraphNode]) -> str:

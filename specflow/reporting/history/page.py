@@ -11,7 +11,7 @@ from specflow.reporting import text
 from specflow.reporting.figures import INK, PageFigure, page_figure
 from specflow.reporting.history.data import HistoryData, Lineage, Measurement, Run, StageCost
 from specflow.reporting.history.graph import lineage_svg
-from specflow.reporting.palette import PLAIN, series_colours
+from specflow.reporting.palette import PLAIN, SERIES, series_colours
 
 
 def render_history(data: HistoryData) -> str:
@@ -170,10 +170,12 @@ def _cost_figures(runs: Sequence[Run]) -> list[PageFigure]:
             seconds[cost.stage][place] += cost.seconds
     data = [
         {
-            "type": "bar", "name": stage, "x": labels, "y": seconds[stage], "marker": {"color": colours[stage]},
+            "type": "bar", "name": stage, "x": labels, "y": seconds[stage],
+            # Hatched where the palette begins anew: no two stages look alike.
+            "marker": {"color": colours[stage], "pattern": {"shape": "" if number < len(SERIES) else "/"}},
             "hovertemplate": f"{stage}: %{{y:.1f}} s",
         }
-        for stage in stages
+        for number, stage in enumerate(stages)
     ]  # fmt: skip
     layout = {"barmode": "stack", "yaxis": {"title": {"text": "seconds"}}, "xaxis": {"type": "category"}}
     note = "Time of the stages that a retraining ran; reused ones are not in it."
