@@ -5,113 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
-import psutil
 import pytest
 
-ROOT = Path(__file__).parents[2]
-LIMIT = 600
-SECRET = "planted-" + hashlib.sha256(b"specflow").hexdigest()
+from tests.e2e.commands import ROOT, run
+from tests.e2e.place import LIMIT, SECRET, Place, running, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT)]
-
-
-class Place:
-    """A directory with a configuration, a store and the home of a server of its own."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.home, self.store = root, root / "home", root / "artifacts"
-        self.told: list[tuple[str, str]] = []
-        """Path and body of every notification."""
-        self.config = root / "configs" / "smoke.yaml"
-        shutil.copytree(ROOT / "configs" / "prompts-smoke", root / "configs" / "prompts-smoke")
-        text = (ROOT / "configs" / "smoke.yaml").read_text()
-        self.config.write_text(
-            text + "\noperations: {device: test-device, notify: custom-webhook/receiver, notify_on: always}\n"
-        )
-
-    def specflow(self, *words: str, code: int = 0) -> Any:
-        """The JSON document that a command prints."""
-        paths = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-        environment = {**os.environ, "PYTHONPATH": paths, "SPECFLOW_TEST_SECRET": SECRET}
-        command = [sys.executable, "-m", "specflow", *words, "--home", str(self.home), "--json"]
-        done = subprocess.run(
-            command, cwd=self.root, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
-        )
-        assert done.returncode == code, done.stdout + done.stderr + self.logs()
-        return json.loads(done.stdout)
-
-    def failing(self, *words: str) -> str:
-        """What a command says that ends with code 1."""
-        paths = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-        command = [sys.executable, "-m", "specflow", *words, "--home", str(self.home)]
-        environment = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "200"}
-        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 1, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def logs(self) -> str:
-        return "\n".join(f"--- {path}\n{path.read_text()[-3000:]}" for path in sorted(self.home.glob("*.log")))
-
-    def api(self, path: str, **body: Any) -> Any:
-        port = json.loads((self.home / "server.json").read_text())["port"]
-        answer = httpx.post(f"http://127.0.0.1:{port}/api/{path}", json=body, timeout=60.0, trust_env=False)
-        assert answer.status_code < 300, answer.text
-        return answer.json()
-
-    def state(self, run: dict[str, Any]) -> str:
-        """Type of the state of a run."""
-        (found,) = self.api("flow_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
-        return str(found["state"]["type"])
-
-    def worker(self) -> int | None:
-        """Process number of the worker, where one runs."""
-        number: int | None = json.loads((self.home / "server.json").read_text())["children"].get("worker")
-        return number
-
-    def runs(self) -> list[dict[str, Any]]:
-        """Runs that began, the first first."""
-        found = self.api("flow_runs/filter", sort="START_TIME_ASC")
-        return [run for run in found if run["start_time"]]
-
-    def states(self, run: dict[str, Any]) -> dict[str, str]:
-        """How each task of a run ended."""
-        tasks = self.api("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
-        return {task["name"].partition("-")[0]: task["state"]["name"] for task in tasks}
-
-    def processes(self) -> list[psutil.Process]:
-        """Everything whose command line names this place."""
-        return [
-            process
-            for process in psutil.process_iter(["cmdline"])
-            if process.pid != os.getpid() and str(self.root) in " ".join(process.info["cmdline"] or ())
-        ]
-
-    def stages(self) -> list[psutil.Process]:
-        """Processes of stages."""
-        return [
-            process for process in self.processes() if "specflow.workflow.worker" in " ".join(process.info["cmdline"])
-        ]
-
-
-def until(place: Place, condition: Callable[[], Any], seconds: float = LIMIT / 2) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited too long\n" + place.logs()
-        time.sleep(0.5)
-    return found
 
 
 @contextmanager
@@ -144,23 +54,16 @@ Block(name="receiver", url=url, json_data={"text": "{{subject}} {{body}}"}, secr
 
 
 def make_block(place: Place, port: int) -> None:
-    api = f"http://127.0.0.1:{json.loads((place.home / 'server.json').read_text())['port']}/api"
-    environment = {**os.environ, "PREFECT_API_URL": api, "PREFECT_HOME": str(place.root / "client")}
-    subprocess.run([sys.executable, "-c", BLOCK, str(port)], env=environment, input=SECRET, text=True, check=True)
+    client = {**os.environ, "PREFECT_API_URL": place.api_url, "PREFECT_HOME": str(place.root / "client")}
+    subprocess.run([sys.executable, "-c", BLOCK, str(port)], env=client, input=SECRET, text=True, check=True)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     made = Place(tmp_path_factory.mktemp("deploy"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PREFECT_API_URL", raising=False)
-        made.specflow("server", "start", "--port", "0")
-        with receiver() as (port, made.told):
-            make_block(made, port)
-            yield made
-        made.specflow("server", "stop")
-    assert made.processes() == []
-    assert not (made.home / "server.json").exists()
+    with running(made), receiver() as (port, made.told):
+        make_block(made, port)
+        yield made
 
 
 def deploy(place: Place, *words: str) -> Any:
@@ -252,26 +155,9 @@ def start_training(place: Place, settings: list[str]) -> Any:
 def uninterrupted(place: Place, settings: list[str]) -> str:
     """Hash of the weights that a run gives which nobody kills."""
     other = place.root / "other"
-    paths = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-    words = [
-        "run",
-        "full-pipeline",
-        "--config",
-        str(place.config),
-        "--store",
-        str(other),
-        "--only",
-        "train",
-        "--upstream",
-    ]
-    subprocess.run(
-        [sys.executable, "-m", "specflow", *words, *settings],
-        env={**os.environ, "PYTHONPATH": paths},
-        cwd=place.root,
-        check=True,
-        stdout=subprocess.DEVNULL,
-        timeout=LIMIT,
-    )
+    words = ("run", "full-pipeline", "--config", place.config, "--store", other, "--only", "train", "--upstream")
+    done = run(*words, *settings, limit=LIMIT, cwd=place.root)
+    assert done.returncode == 0, done.stdout + done.stderr
     (weights,) = other.glob("drafter/*/drafter/model.safetensors")
     return hashlib.sha256(weights.read_bytes()).hexdigest()
 
@@ -288,16 +174,11 @@ def test_runs_are_told_and_the_secret_of_the_block_is_nowhere(place: Place) -> N
 
 @pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.heavy)])
 def test_many_tasks_at_once_lose_no_state(place: Place, count: int) -> None:
-    port = json.loads((place.home / "server.json").read_text())["port"]
     code = Path(__file__).with_name("many_tasks.py")
-    environment = {
-        **os.environ,
-        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-        "PREFECT_HOME": str(place.root / "client"),
-    }
+    client = {**os.environ, "PREFECT_API_URL": place.api_url, "PREFECT_HOME": str(place.root / "client")}
     done = subprocess.run(
         [sys.executable, str(code), str(count)],
-        env=environment,
+        env=client,
         capture_output=True,
         text=True,
         check=False,

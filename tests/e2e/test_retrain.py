@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from specflow.workflow.promotion import DrafterRegistry
 from specflow.workflow.store import ArtifactStore
+from tests.e2e.commands import ROOT
+from tests.e2e.commands import specflow as run_specflow
 
-ROOT = Path(__file__).parents[2]
 LIMIT = 900
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT)]
 
 
-def _specflow(*words: str | Path) -> Any:
-    paths = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "specflow", *map(str, words), "--json"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
+specflow = partial(run_specflow, limit=LIMIT)
 
 
 def test_two_retrainings(tmp_path: Path) -> None:
@@ -39,7 +28,7 @@ def test_two_retrainings(tmp_path: Path) -> None:
     lines = source.read_text().splitlines(keepends=True)
     command = ("run", "retrain", "--config", config, "--store", store)
     source.write_text("".join(lines[:6]))
-    first = _specflow(*command)
+    first = specflow(*command)
     assert {node["status"] for node in first["nodes"]} == {"made"}
     events = DrafterRegistry(ArtifactStore(store)).events()
     assert events[0].event == "candidate"
@@ -49,20 +38,20 @@ def test_two_retrainings(tmp_path: Path) -> None:
     assert events[-1].drafter == drafter
     # Whatever the gate found: from here on there is a drafter to beat.
     if events[-1].event == "kept":
-        _specflow("promote", drafter[:12], "--config", config, "--store", store, "--reason", "for the test")
+        specflow("promote", drafter[:12], "--config", config, "--store", store, "--reason", "for the test")
     source.write_text("".join(lines))
-    second = _specflow(*command)
+    second = specflow(*command)
     states = {node["id"]: node["status"] for node in second["nodes"]}
     old = {"target", "regenerate", "tokenize", "capture"}
     old |= {f"{stage}-new:00000" for stage in ("regenerate", "tokenize", "capture")}
     assert {name for name, status in states.items() if status == "cached"} == old
     assert states["capture-new:00001"] == states["incumbent:promoted"] == states["gate"] == "made"
-    known = _specflow("drafters", "--store", store)["drafters"]
+    known = specflow("drafters", "--store", store)["drafters"]
     assert len(known) == 2
     promoted = [entry for entry in known if entry["state"] == "promoted"]
     assert len(promoted) == 1
     assert Path(promoted[0]["path"], "model.safetensors").is_file()
-    page = _specflow("history", "--store", store)
+    page = specflow("history", "--store", store)
     assert len(page["runs"]) == 2
     assert Path(page["page"]).stat().st_size > 10**6
     costs = {cost["stage"]: cost for cost in page["runs"][1]["costs"]}

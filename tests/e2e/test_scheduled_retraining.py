@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from specflow.workflow.deployments import RUN
 from specflow.workflow.promoting import promote
 from specflow.workflow.promotion import DrafterRegistry
 from specflow.workflow.store import ArtifactStore
-from tests.e2e.test_deploy import LIMIT, ROOT, Place, until
+from tests.e2e.commands import ROOT
+from tests.e2e.place import LIMIT, Place, running, until
 from tests.serving.fake_metrics import FakeMetrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT)]
@@ -49,12 +49,6 @@ class Retraining(Place):
         with self.source.open("a") as file:
             file.write(self.rows[2 * SLICE - 1])
 
-    def api_get(self, path: str) -> Any:
-        port = json.loads((self.home / "server.json").read_text())["port"]
-        answer = httpx.get(f"http://127.0.0.1:{port}/api/{path}", timeout=60.0, trust_env=False)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
     def completed(self, flow: str) -> list[dict[str, Any]]:
         """Runs of a flow that are completed, the first first."""
         body = {"flows": {"name": {"any_": [flow]}}, "sort": "START_TIME_ASC"}
@@ -71,14 +65,8 @@ class Retraining(Place):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Retraining]:
     made = Retraining(tmp_path_factory.mktemp("retraining"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PREFECT_API_URL", raising=False)
-        made.specflow("server", "start", "--port", "0")
-        try:
-            yield made
-        finally:
-            made.specflow("server", "stop")
-    assert made.processes() == []
+    with running(made):
+        yield made
 
 
 def words(*settings: str) -> list[str]:

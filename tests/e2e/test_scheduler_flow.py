@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.e2e.commands import specflow as run_specflow
+
 LIMIT = 600
 SETTINGS = (
     "drafters.dflash.method=dspark", "drafters.dflash.head_rank=16", "bench.scheduler.mode=lagged",
@@ -24,16 +22,7 @@ SETTINGS = (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT)]
 
 
-def specflow(*words: str) -> dict[str, Any]:
-    paths = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "specflow", *words, "--json"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+specflow = partial(run_specflow, limit=LIMIT)
 
 
 def test_scheduler_flow_and_advice(tmp_path: Path) -> None:

@@ -7,46 +7,26 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.e2e.commands import ROOT, command, environment, processes_of, specflow
+
 STAGES = ("target", "regenerate", "tokenize", "capture", "train", "export", "verify", "bench", "report")
 LIMIT = 900
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * LIMIT)]
 
 
-def _command(store: Path) -> list[str]:
-    words = ["run", "full-pipeline", "--config", "configs/smoke.yaml", "--store", str(store), "--json"]
-    return [sys.executable, "-m", "specflow", *words]
+def _words(store: Path) -> tuple[str | Path, ...]:
+    return ("run", "full-pipeline", "--config", "configs/smoke.yaml", "--store", store)
 
 
-def _run(store: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        _command(store), cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=LIMIT, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def _environment() -> dict[str, str]:
-    paths = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
-    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-
-
-def _processes_of(store: Path) -> list[psutil.Process]:
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if process.pid != os.getpid() and str(store) in " ".join(process.info["cmdline"] or ())
-    ]
+def _run(store: Path) -> Any:
+    return specflow(*_words(store), limit=LIMIT)
 
 
 def _made(store: Path) -> dict[str, float]:
@@ -61,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_killed_run_is_completed_by_the_same_command_and_nothing_finished_is_made_again(store: Path) -> None:
     process = subprocess.Popen(
-        _command(store), cwd=ROOT, env=_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(*_words(store)), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + LIMIT
     while len(_made(store)) < 2 and process.poll() is None and time.monotonic() < deadline:
@@ -76,7 +56,7 @@ def test_a_killed_run_is_completed_by_the_same_command_and_nothing_finished_is_m
     after = _made(store)
     assert len(after) == len(STAGES)
     assert {kind: after[kind] for kind in before} == before
-    assert _processes_of(store) == []
+    assert processes_of(store) == []
 
 
 def test_the_second_run_is_all_cached_and_a_flipped_byte_is_found_and_made_again(store: Path) -> None:
