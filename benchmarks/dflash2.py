@@ -1,6 +1,6 @@
 """What convolution and selector add to a draft round and to a whole round, beside plain DFlash in the same run.
 
-    python benchmarks/dflash2.py --target artifacts/target/<key> --precision packed [--drafter artifacts/drafter/<key>]
+    python benchmarks/dflash2.py --target artifacts/target/<key> [--drafter artifacts/drafter/<key>/drafter]
 
 A draft round is all that happens between the committed rows and the proposals: the pass of the block, the target's head
 over its rows, and the choice of the tokens. A whole round is that and the verification of the block: the target's pass

@@ -17,16 +17,7 @@ from specflow.cli.work import bad_input, open_work
 from specflow.config import resources
 from specflow.config.loading import load_config
 from specflow.stages.contract import StageError
-from specflow.workflow.deployments import (
-    RUN,
-    WATCH,
-    Change,
-    Deployment,
-    PoolType,
-    RunsInProgress,
-    cron_problem,
-    deployments_at,
-)
+from specflow.workflow.deployments import RUN, WATCH, Change, Deployment, PoolType, cron_problem, deployments_at
 from specflow.workflow.local_server import DEFAULT_HOME, POOL, read_state
 
 WATCH_SECONDS = 300.0
@@ -138,12 +129,7 @@ def undeploy(
         raise bad_input(flow, "which deployment?", "FLOW/NAME, or --config with the configuration of the deployment")
     name = flow if config is None else f"{flow}/{load_config(config).config.name}"
     with _server(home) as server:
-        try:
-            removed = server.remove(name, cancel=cancel)
-        except RunsInProgress as error:
-            raise StageError(
-                f"{error}; nothing was removed: wait until they end, or give --cancel (what they made is kept)"
-            ) from error
+        removed = server.remove(name, cancel=cancel)
     if as_json:
         print_json({"name": name, "removed": removed})
     else:

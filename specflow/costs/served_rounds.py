@@ -128,8 +128,8 @@ def splits_of(requests: Sequence[int], rows: Sequence[int], served: ServedRounds
 
 def _payload(info: Mapping[str, Any], url: str) -> Mapping[str, Any]:
     """What the first rank notes. Raises ``ServerError`` naming everything that is not as it must be."""
-    found = [state.get(RECORD) for state in info.get("internal_states") or []]
-    payload = found[0] if found else None
+    states: list[Mapping[str, Mapping[str, Any] | None]] = info.get("internal_states") or []
+    payload = states[0].get(RECORD) if states else None
     if not payload:
         raise ServerError(f"{url} notes no rounds: {HOW}")
     problems = []
@@ -141,4 +141,4 @@ def _payload(info: Mapping[str, Any], url: str) -> Mapping[str, Any]:
         problems.append(f"mode {payload.get('mode')}, in which rows that are not granted are computed all the same")
     if problems:
         raise ServerError(f"{url}: its rounds tell no costs: {'; '.join(problems)}; {HOW}")
-    return payload  # type: ignore[no-any-return]
+    return payload

@@ -147,8 +147,7 @@ def without_speculation(words: Sequence[str]) -> list[str]:
 
 def check_further(flags: Mapping[str, Any], further: Sequence[str]) -> None:
     """``ValueError`` where a further flag is one that is generated."""
-    names = [word.partition("=")[0] for word in further if word.startswith("--")]
-    twice = sorted({*names} & {*flags, "--host", "--port"})
+    twice = sorted({*values_of(further)} & {*flags, "--host", "--port"})
     if twice:
         raise ValueError(f"expected other flags than those that are generated, found {', '.join(twice)}")
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from specflow.config.profile import ProfileParams
 from specflow.stages.contract import Arity, Context, Estimate, Inputs, Metrics, Problem, StageError
+from specflow.stages.profile_served import VISITS_FILE, timed_rounds
 
 NAME = "profile"
 KIND = "costs"
 INPUTS: Mapping[str, Arity] = {"target": Arity.ONE}
 RECORD_FILE, ADDITIVE_FILE, ROWS_FILE, PLOT_FILE = "costs.json", "sps_additive.json", "sps.json", "costs.png"
-VISITS_FILE = "visits.jsonl"
 MEASURES = "one target pass with the head over every row; no drafting, no sampling"
 SERVED_MEASURES = "a whole round of the server: drafting, the target's pass, acceptance and its own bookkeeping"
 
@@ -48,7 +48,6 @@ def run(inputs: Inputs, params: ProfileParams, context: Context) -> Metrics:
     from specflow.costs.fit import fit_rows, misses
     from specflow.costs.sglang_tables import table_as_json, write_table
     from specflow.reporting.cost_plot import write_cost_plot
-    from specflow.stages.profile_served import timed_rounds
 
     timed = _timed if params.sglang is None else timed_rounds
     cells, conditions = timed(inputs, params, context)

@@ -15,27 +15,39 @@ CANCEL_SECONDS = 60.0
 LOOK_SECONDS = 0.5
 
 
-def in_progress(client: Any, deployment: Any) -> list[Any]:
-    """Runs of a deployment that a worker has taken, the oldest first."""
-    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId, FlowRunFilter
-    from prefect.client.schemas.sorting import FlowRunSort
+def runs_of(client: Any, deployment: Any, states: Any, *, sort: str, limit: int | None = None) -> list[Any]:
+    """Runs of a deployment whose state is one of a filter (see ``in_states``)."""
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 
     return list(
         client.read_flow_runs(
             deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
-            flow_run_filter=FlowRunFilter(state=taken()),
-            sort=FlowRunSort.START_TIME_ASC,
+            flow_run_filter=states,
+            sort=sort,
+            limit=limit,
         )
     )
 
 
+def in_states(types: Sequence[Any]) -> Any:
+    """Filter: runs whose state is of one of these types."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+
+    return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types))))
+
+
 def taken() -> Any:
-    """Filter: states of a run that a worker has taken and that is not over."""
-    from prefect.client.schemas.filters import FlowRunFilterState, FlowRunFilterStateType
+    """Filter: runs that a worker has taken and that are not over."""
     from prefect.client.schemas.objects import StateType
 
-    types = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-    return FlowRunFilterState(type=FlowRunFilterStateType(any_=types))
+    return in_states([StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])
+
+
+def in_progress(client: Any, deployment: Any) -> list[Any]:
+    """Runs of a deployment that a worker has taken, the oldest first."""
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    return runs_of(client, deployment, taken(), sort=FlowRunSort.START_TIME_ASC)
 
 
 def cancel(client: Any, runs: Sequence[Any], seconds: float = CANCEL_SECONDS) -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from specflow.stages.contract import StageError
 from specflow.workflow.cancelling import cancel as cancel_runs
-from specflow.workflow.cancelling import in_progress
+from specflow.workflow.cancelling import in_progress, in_states, runs_of
 from specflow.workflow.history import changes
 
 TAG = "specflow"
@@ -70,14 +71,6 @@ def difference(wanted: Deployment, known: dict[str, Any] | None) -> Change:
     return Change(name=wanted.full_name, what="update" if lines else "unchanged", lines=lines)
 
 
-class RunsInProgress(Exception):
-    """A deployment cannot be removed while runs of it are in progress."""
-
-    def __init__(self, name: str, runs: Sequence[str]) -> None:
-        self.name, self.runs = name, list(runs)
-        super().__init__(f"{name} has runs in progress: {', '.join(runs)}")
-
-
 class Deployments:
     """The deployments of ours that one Prefect server has."""
 
@@ -129,7 +122,7 @@ class Deployments:
     def remove(self, name: str, *, cancel: bool = False) -> bool:
         """Remove one with its future runs; whether there was one.
 
-        Raises `RunsInProgress` where a worker has a run of it, unless ``cancel`` has them cancelled first.
+        Raises ``StageError`` where a worker has a run of it, unless ``cancel`` has them cancelled first.
         """
         known = self._read(name)
         if known is None:
@@ -140,7 +133,10 @@ class Deployments:
         if runs and not cancel:
             if not was_paused:
                 self._client.resume_deployment(known.id)
-            raise RunsInProgress(name, [run.name for run in runs])
+            raise StageError(
+                f"{name} has runs in progress: {', '.join(run.name for run in runs)}; nothing was removed: wait until "
+                "they end, or give --cancel (what they made is kept)"
+            )
         cancel_runs(self._client, runs)
         self._client.delete_deployment(known.id)
         return True
@@ -175,20 +171,7 @@ class Deployments:
         }
 
     def _first_run(self, deployment: Any, types: Sequence[Any], sort: Any) -> Any:
-        from prefect.client.schemas.filters import (
-            DeploymentFilter,
-            DeploymentFilterId,
-            FlowRunFilter,
-            FlowRunFilterState,
-            FlowRunFilterStateType,
-        )
-
-        found = self._client.read_flow_runs(
-            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
-            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))),
-            sort=sort,
-            limit=1,
-        )
+        found = runs_of(self._client, deployment, in_states(types), sort=sort, limit=1)
         return found[0] if found else None
 
     def _read(self, name: str) -> Any:

@@ -55,11 +55,11 @@ async def give_back(client: Any, pool: str) -> list[str]:
 
     A run that the server does not give back is left to the next worker: it must not keep this one from working.
     """
-    from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter, WorkPoolFilterName
+    from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
     from prefect.exceptions import PrefectHTTPStatusError
 
     runs = await client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(state=taken()),
+        flow_run_filter=taken(),
         work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
     )
     found = []
